@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -56,8 +57,9 @@ class Device {
 
   virtual std::string Description() const = 0;  // "cpu x2", "cuda:0 NVIDIA H200"
 
-  // What the bits of a kernel's result depend on, beside the op.
-  virtual std::string Arithmetic() const { return Description(); }
+  // What the bits of a kernel's result depend on beside the op, value by name; short and printable
+  // ASCII without colons and semicolons.
+  virtual std::map<std::string, std::string> Arithmetic() const = 0;
 
   // Whether plans should lay out memory for a GPU (spec.proto, Resources.device).
   virtual bool IsGpu() const { return false; }

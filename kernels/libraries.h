@@ -16,9 +16,6 @@ struct Library {
 };
 
 std::vector<Library> CpuLibraries();
-// What the bits of the CPU's results depend on beside the ops: "oneDNN 2.6.3 for avx512_core_bf16,
-// loops for avx512".
-std::string CpuArithmetic();
 // Loads the libraries to ask them. Empty in builds without CUDA. Only the driver's own version
 // needs a driver.
 std::vector<Library> CudaLibraries();

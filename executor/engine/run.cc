@@ -2,12 +2,14 @@
 
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "executor/data/dataset/dataset.h"
 #include "executor/data/loader.h"
 #include "executor/data/open_dataset.h"
 #include "executor/data/tokenizer/tokenizer.h"
+#include "executor/engine/arithmetic.h"
 #include "executor/engine/checkpoint/adapter.h"
 #include "executor/engine/checkpoint/config.h"
 #include "executor/engine/checkpoint/layout.h"
@@ -38,7 +40,8 @@ absl::Status WithSpecFault(const absl::Status& status) {
 }
 
 CheckpointIdentity MakeIdentity(const RunRequest& request, const v1::JobSpec& spec,
-                                const data::Dataset& dataset, const plan::Plan& plan) {
+                                const data::Dataset& dataset, const plan::Plan& plan,
+                                const Arithmetic& arithmetic) {
   return {.root = request.checkpoint_root,
           .tag = absl::StrCat("a", request.attempt),
           .config = ConfigToJson({.spec = spec, .facts = dataset.facts()}, plan),
@@ -46,7 +49,8 @@ CheckpointIdentity MakeIdentity(const RunRequest& request, const v1::JobSpec& sp
           .tokenizer = dataset.tokenizer() == nullptr ? std::vector<data::NamedText>{}
                                                       : dataset.tokenizer()->Files(),
           .spec_digest = SpecDigest(spec),
-          .spec = spec};
+          .spec = spec,
+          .arithmetic = arithmetic};
 }
 
 absl::StatusOr<EvaluationTimes> WhenToEvaluate(const v1::Evaluation& spec,
@@ -79,16 +83,13 @@ absl::Status CheckCanTrain(const Gang& gang, const v1::JobSpec& spec) {
   return absl::OkStatus();
 }
 
-// Checks that the ranks of the gang train the same model on the same data from the same checkpoint
-// with the same arithmetic.
-absl::Status CheckSameStart(const Gang& gang, const kernels::Device& device,
-                            const v1::JobSpec& spec, const data::Dataset& dataset,
+// Checks that the ranks of the gang train the same model on the same data from the same checkpoint.
+absl::Status CheckSameStart(const Gang& gang, const v1::JobSpec& spec, const data::Dataset& dataset,
                             const std::optional<ChosenCheckpoint>& chosen) {
   if (gang.alone()) return absl::OkStatus();
   const std::string shard = v1::Parallel::Shard_Name(spec.parallel().shard());
   TY_RETURN_IF_ERROR(
       gang.CheckSame("the spec", absl::StrCat(SpecDigest(spec), " ", shard), Fault::kInternal));
-  TY_RETURN_IF_ERROR(gang.CheckSame("the arithmetic", device.Arithmetic(), Fault::kGang));
   TY_RETURN_IF_ERROR(gang.CheckSame(
       "the data",
       absl::StrCat(dataset.size(data::Split::kTrain), " samples to train on and ",
@@ -123,6 +124,35 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> LinkGpus(kernels::Device& devi
   return WithFault(no_nccl ? Fault::kDevice : Fault::kGang, links.status());
 }
 
+// Removes what was left behind that checkpoint, and tells what was wrong with newer ones.
+absl::Status SettleRestore(ObjectStore& store, const ChosenCheckpoint& chosen,
+                           CheckpointWriter& checkpoints, RunObserver& observer) {
+  TY_RETURN_IF_ERROR(WithStorageFault(DeleteAbandoned(store, chosen.checkpoint)));
+  checkpoints.SetDamaged(chosen.damaged);
+  for (const std::string& warning : chosen.warnings) {
+    TY_RETURN_IF_ERROR(WithStorageFault(observer.OnWarning(warning)));
+  }
+  return absl::OkStatus();
+}
+
+// Tells where the arithmetic is not that of the checkpoint, or not that of all ranks.
+absl::Status TellArithmetic(const GangArithmetic& computed,
+                            const std::optional<ChosenCheckpoint>& chosen, RunObserver& observer) {
+  std::vector<std::string> notices;
+  if (!computed.difference.empty()) {
+    notices.push_back("the arithmetic differs between ranks: " + computed.difference);
+  }
+  if (chosen) {
+    const std::string changed = ArithmeticNotice(chosen->checkpoint.arithmetic, computed.arithmetic,
+                                                 chosen->checkpoint.step);
+    if (!changed.empty()) notices.push_back(changed);
+  }
+  for (const std::string& notice : notices) {
+    TY_RETURN_IF_ERROR(WithStorageFault(observer.OnNotice(notice)));
+  }
+  return absl::OkStatus();
+}
+
 // Puts the parts in place and runs. Reading data begins before the kernels are prepared.
 absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const Gang& ranks,
                                   const RunRequest& request, const v1::JobSpec& spec,
@@ -139,7 +169,9 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const Gang& ranks,
     TY_ASSIGN_OR_RETURN(chosen, ChooseCheckpoint(*store, *request.restore, spec));
     TY_RETURN_IF_ERROR(CheckFits(chosen->checkpoint, spec, dataset));
   }
-  TY_RETURN_IF_ERROR(CheckSameStart(ranks, device, spec, dataset, chosen));
+  TY_RETURN_IF_ERROR(CheckSameStart(ranks, spec, dataset, chosen));
+  TY_ASSIGN_OR_RETURN(const GangArithmetic computed,
+                      CompareArithmetic(ranks, ArithmeticOf(device), spec.parallel().arithmetic()));
   TY_ASSIGN_OR_RETURN(const std::unique_ptr<NcclCommunicator> links,
                       LinkGpus(device, ranks, spec.parallel()));
   const Gang gang = ranks.LinkedBy(links.get());
@@ -165,8 +197,9 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const Gang& ranks,
   TY_RETURN_IF_ERROR(WithStorageFault(
       observer.OnRestored(trainer->steps_done(), chosen ? chosen->checkpoint.uri : std::string())));
 
-  CheckpointWriter checkpoints(*store, MakeIdentity(request, spec, dataset, plan), plan, observer,
-                               [&device](size_t bytes) { return device.AllocateHost(bytes); });
+  CheckpointWriter checkpoints(
+      *store, MakeIdentity(request, spec, dataset, plan, computed.arithmetic), plan, observer,
+      [&device](size_t bytes) { return device.AllocateHost(bytes); });
   if (trainer->loaded()) {
     state.start_sha256 = trainer->loaded()->sha256;
     TY_RETURN_IF_ERROR(
@@ -177,12 +210,9 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const Gang& ranks,
                                  *trainer->loaded()));
     TY_RETURN_IF_ERROR(WithStorageFault(observer.OnNotice(trainer->loaded()->summary)));
   }
-  if (chosen && gang.leads()) {
-    TY_RETURN_IF_ERROR(WithStorageFault(DeleteAbandoned(*store, chosen->checkpoint)));
-    checkpoints.SetDamaged(chosen->damaged);
-    for (const std::string& warning : chosen->warnings) {
-      TY_RETURN_IF_ERROR(WithStorageFault(observer.OnWarning(warning)));
-    }
+  if (gang.leads()) {
+    if (chosen) TY_RETURN_IF_ERROR(SettleRestore(*store, *chosen, checkpoints, observer));
+    TY_RETURN_IF_ERROR(TellArithmetic(computed, chosen, observer));
   }
   chosen.reset();
   Steps steps({.device = device,

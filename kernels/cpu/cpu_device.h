@@ -11,7 +11,6 @@
 #include "kernels/cpu/dnnl.h"
 #include "kernels/cpu/vector/table.h"
 #include "kernels/device.h"
-#include "kernels/libraries.h"
 
 namespace trainyard::kernels {
 
@@ -29,7 +28,7 @@ class CpuDevice : public Device {
   static std::vector<const VectorTable*> SupportedTables();
 
   std::string Description() const override;
-  std::string Arithmetic() const override { return CpuArithmetic(); }
+  std::map<std::string, std::string> Arithmetic() const override;
   int Threads() const override { return threads_; }
   int64_t PeakMemoryBytes() override;
   absl::StatusOr<void*> Allocate(size_t bytes) override;

@@ -13,10 +13,12 @@
 
 namespace trainyard::kernels::cuda {
 
-CudaDevice::CudaDevice(int index, std::string name, std::unique_ptr<CublasLt> blas,
+CudaDevice::CudaDevice(int index, const cudaDeviceProp& properties, std::unique_ptr<CublasLt> blas,
                        const std::string& cache_folder)
     : index_(index),
-      name_(std::move(name)),
+      name_(properties.name),
+      compute_capability_(absl::StrCat(properties.major, ".", properties.minor)),
+      multiprocessors_(properties.multiProcessorCount),
       blas_(std::move(blas)),
       tuner_(blas_->handle(), cache_folder, absl::StrCat(name_, "-cublaslt-", cublasLtGetVersion()),
              trial_time_),
@@ -26,8 +28,13 @@ CudaDevice::~CudaDevice() { cudaSetDevice(index_); }
 
 std::string CudaDevice::Description() const { return absl::StrCat("cuda:", index_, " ", name_); }
 
-std::string CudaDevice::Arithmetic() const {
-  return absl::StrCat(name_, ", cuBLASLt ", cublasLtGetVersion(), ", cuDNN ", cudnnGetVersion());
+// The driver is not among them: it runs what was compiled, and chooses no order of sums.
+std::map<std::string, std::string> CudaDevice::Arithmetic() const {
+  return {{"device", name_},
+          {"compute capability", compute_capability_},
+          {"multiprocessors", absl::StrCat(multiprocessors_)},
+          {"cuBLASLt", absl::StrCat(cublasLtGetVersion())},
+          {"cuDNN", absl::StrCat(cudnnGetVersion())}};
 }
 
 double CudaDevice::PeakFlops(DType type) const { return cuda::PeakFlops(name_, type); }
@@ -206,7 +213,7 @@ absl::StatusOr<std::unique_ptr<Device>> OpenCuda(int index, const std::string& c
   }
   absl::StatusOr<std::unique_ptr<cuda::CublasLt>> blas = cuda::CublasLt::Make();
   if (!blas.ok()) return blas.status();
-  return std::make_unique<cuda::CudaDevice>(index, properties.name, *std::move(blas), cache_folder);
+  return std::make_unique<cuda::CudaDevice>(index, properties, *std::move(blas), cache_folder);
 }
 
 }  // namespace trainyard::kernels

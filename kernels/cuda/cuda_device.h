@@ -7,6 +7,7 @@
 // thread other than the one that opened it begins with MakeStream, a copy or Synchronize, which
 // make the device current; a launch alone does not.
 
+#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -24,12 +25,12 @@ namespace trainyard::kernels::cuda {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(int index, std::string name, std::unique_ptr<CublasLt> blas,
+  CudaDevice(int index, const cudaDeviceProp& properties, std::unique_ptr<CublasLt> blas,
              const std::string& cache_folder);
   ~CudaDevice() override;
 
   std::string Description() const override;
-  std::string Arithmetic() const override;
+  std::map<std::string, std::string> Arithmetic() const override;
   bool IsGpu() const override { return true; }
   double PeakFlops(DType type) const override;
   int64_t PeakMemoryBytes() override;
@@ -62,6 +63,8 @@ class CudaDevice final : public Device {
 
   const int index_;
   const std::string name_;
+  const std::string compute_capability_;
+  const int multiprocessors_;
   Fault fault_;
   TrialTime trial_time_;
   std::unique_ptr<CublasLt> blas_;

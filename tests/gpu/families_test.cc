@@ -103,6 +103,7 @@ class OneByOne : public kernels::Device {
  public:
   explicit OneByOne(kernels::Device& device) : device_(device) {}
   std::string Description() const override { return device_.Description(); }
+  std::map<std::string, std::string> Arithmetic() const override { return device_.Arithmetic(); }
   bool IsGpu() const override { return device_.IsGpu(); }
   absl::StatusOr<void*> Allocate(size_t bytes) override { return device_.Allocate(bytes); }
   void Free(void* data) override { device_.Free(data); }

@@ -48,6 +48,7 @@ std::string ManifestToJson(const Manifest& manifest) {
                {"spec_digest", manifest.spec_digest},
                {"weights_sha256", manifest.weights_sha256}};
   if (!manifest.metrics.empty()) json["metrics"] = manifest.metrics;
+  if (!manifest.arithmetic.empty()) json["arithmetic"] = manifest.arithmetic;
   json["files"] = Json::array();
   for (const ManifestFile& file : manifest.files) {
     json["files"].push_back({{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}});
@@ -66,7 +67,11 @@ absl::StatusOr<Manifest> ManifestFromJson(absl::string_view text) {
                       .spec_digest = json.at("spec_digest").get<std::string>(),
                       .weights_sha256 = json.at("weights_sha256").get<std::string>(),
                       .metrics = json.value("metrics", std::map<std::string, double>()),
+                      .arithmetic = json.value("arithmetic", Arithmetic()),
                       .sha256 = Sha256Hex(text)};
+    if (!IsWellFormed(manifest.arithmetic)) {
+      return absl::DataLossError("arithmetic: its names and values are not short, plain texts");
+    }
     for (const Json& file : json.at("files")) {
       manifest.files.push_back({.name = file.at("name").get<std::string>(),
                                 .bytes = file.at("bytes").get<int64_t>(),

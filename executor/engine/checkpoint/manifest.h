@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "storage/base/arithmetic.h"
 #include "storage/objects/object_store.h"
 
 namespace trainyard::engine {
@@ -27,8 +28,9 @@ struct Manifest {
   std::string spec_digest;
   std::string weights_sha256;
   std::map<std::string, double> metrics;  // of the held-out split, if evaluated; finite
-  std::vector<ManifestFile> files;        // all but the manifest itself
-  std::string sha256;                     // of the JSON that it was read from; not in it
+  Arithmetic arithmetic;  // that the last step before it was computed with; empty: unknown
+  std::vector<ManifestFile> files;  // all but the manifest itself
+  std::string sha256;               // of the JSON that it was read from; not in it
 
   int64_t bytes() const;  // of `files`
 };

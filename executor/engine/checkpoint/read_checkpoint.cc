@@ -85,6 +85,7 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(ObjectStore& store, const std::strin
                     .weights_sha256 = manifest.weights_sha256,
                     .manifest_sha256 = manifest.sha256,
                     .metrics = manifest.metrics,
+                    .arithmetic = manifest.arithmetic,
                     .run = std::move(state.run),
                     .config = *std::move(config),
                     .tokenizer = std::move(tokenizer),

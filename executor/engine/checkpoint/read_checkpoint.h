@@ -12,6 +12,7 @@
 #include "executor/engine/checkpoint/manifest.h"
 #include "executor/engine/checkpoint/run_state.h"
 #include "executor/weights/safetensors.h"
+#include "storage/base/arithmetic.h"
 #include "storage/objects/object_store.h"
 
 namespace trainyard::engine {
@@ -35,6 +36,7 @@ struct Checkpoint {
   std::string weights_sha256;
   std::string manifest_sha256;
   std::map<std::string, double> metrics;  // of the held-out split, if evaluated
+  Arithmetic arithmetic;                  // that its last step was computed with; empty: unknown
   RunState run;
   ModelConfig config;
   data::NamedText tokenizer;  // for data::ReadTokenizer; without a name when there is none

@@ -89,7 +89,8 @@ absl::StatusOr<Manifest> WriteFiles(StagedFolder& folder, const CheckpointIdenti
   Manifest manifest{.step = content.step,
                     .spec_digest = identity.spec_digest,
                     .weights_sha256 = std::move(weights),
-                    .metrics = content.metrics};
+                    .metrics = content.metrics,
+                    .arithmetic = identity.arithmetic};
   const auto add = [&](absl::StatusOr<ManifestFile> file) -> absl::Status {
     if (file.ok()) manifest.files.push_back(*std::move(file));
     return file.status();

@@ -10,6 +10,7 @@
 #include "executor/data/tokenizer/tokenizer.h"
 #include "executor/engine/checkpoint/run_state.h"
 #include "executor/engine/checkpoint/snapshot.h"
+#include "storage/base/arithmetic.h"
 #include "storage/objects/object_store.h"
 #include "trainyard/v1/spec.pb.h"
 
@@ -23,7 +24,8 @@ struct CheckpointIdentity {
   std::string adapter_config;              // adapter_config.json, of a run that adapts
   std::vector<data::NamedText> tokenizer;  // its files; none when the data is no text
   std::string spec_digest;
-  v1::JobSpec spec;  // resolved
+  v1::JobSpec spec;       // resolved
+  Arithmetic arithmetic;  // that the run computes with
 };
 
 // What a checkpoint holds besides its tensors.

@@ -81,6 +81,23 @@ absl::Status ResolveParallel(v1::Parallel& parallel, int64_t slots) {
   return absl::OkStatus();
 }
 
+absl::Status ResolveArithmetic(v1::Parallel& parallel) {
+  const std::string at = "spec.parallel.arithmetic";
+  switch (parallel.arithmetic()) {
+    case v1::Parallel::ARITHMETIC_UNSPECIFIED:
+      parallel.set_arithmetic(v1::Parallel::SAME_IN_ATTEMPT);
+      return absl::OkStatus();
+    case v1::Parallel::ANY:
+    case v1::Parallel::SAME_IN_ATTEMPT:
+      return absl::OkStatus();
+    case v1::Parallel::SAME:
+      return NotBuilt(at, "SAME", "use SAME_IN_ATTEMPT");
+    default:
+      return Invalid(at, static_cast<int>(parallel.arithmetic()),
+                     " is no choice; use SAME_IN_ATTEMPT or ANY, or leave it out");
+  }
+}
+
 absl::Status CheckTensorParallel(const v1::JobSpec& spec) {
   const int32_t tensor = spec.parallel().tensor();
   if (tensor == 1) return absl::OkStatus();

@@ -427,6 +427,7 @@ TEST(NcclCommunicator, ARankThatIsKilledBeforeItComesIsNamed) {
 class UnlinkedDevice : public kernels::Device {
  public:
   std::string Description() const override { return "a toy"; }
+  std::map<std::string, std::string> Arithmetic() const override { return {}; }
   absl::StatusOr<void*> Allocate(size_t) override { return Never(); }
   void Free(void*) override {}
   std::unique_ptr<kernels::Stream> MakeStream() override { return nullptr; }

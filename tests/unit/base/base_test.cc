@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "storage/base/arithmetic.h"
 #include "storage/base/clock.h"
 #include "storage/base/digest.h"
 #include "storage/base/file.h"
@@ -23,6 +24,45 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
+
+TEST(Arithmetic, IsReadBackFromItsText) {
+  const Arithmetic cpu = {{"device", "CPU"}, {"loops", "avx512"}, {"caches", "32, 2048 KiB"}};
+  EXPECT_EQ(ArithmeticToText(cpu), "caches: 32, 2048 KiB; device: CPU; loops: avx512");
+  EXPECT_EQ(ArithmeticFromText(ArithmeticToText(cpu)), cpu);
+  EXPECT_TRUE(ArithmeticFromText("").empty());
+}
+
+TEST(Arithmetic, IsUnknownWhereTheTextIsNot) {
+  std::string many = "n0: v";
+  for (size_t i = 1; i <= kMostArithmeticValues; ++i) many += "; n" + std::to_string(i) + ": v";
+  for (const std::string& text :
+       {std::string("device"), std::string("device: "), std::string(": CPU"),
+        std::string("a: 1; a: 2"), std::string("a: 1;b: 2"), std::string("a: 1; "),
+        std::string("a: \n"), "a: " + std::string(kLongestArithmeticText + 1, 'x'), many}) {
+    EXPECT_TRUE(ArithmeticFromText(text).empty()) << text;
+  }
+}
+
+TEST(Arithmetic, WhatIsUnknownIsTheSameAsNothing) {
+  const Arithmetic cpu = {{"device", "CPU"}};
+  EXPECT_TRUE(SameArithmetic(cpu, cpu));
+  EXPECT_FALSE(SameArithmetic({}, cpu));
+  EXPECT_FALSE(SameArithmetic(cpu, {}));
+  EXPECT_FALSE(SameArithmetic({}, {}));
+}
+
+TEST(Arithmetic, SaysWhatDiffers) {
+  const Arithmetic wide = {{"device", "CPU"}, {"loops", "avx512"}, {"engine", "1"}};
+  const Arithmetic narrow = {
+      {"device", "CPU"}, {"loops", "avx2"}, {"caches", "32 KiB"}, {"engine", "1"}};
+  EXPECT_EQ(ArithmeticDifference(wide, "before", wide, "now"), "");
+  EXPECT_EQ(ArithmeticDifference(wide, "on rank 0", narrow, "on rank 2"),
+            "caches: unknown on rank 0, 32 KiB on rank 2; loops: avx512 on rank 0, avx2 on rank 2");
+  EXPECT_EQ(ArithmeticDifference({}, "before", {{"device", "CPU"}}, "now"),
+            "unknown before, device: CPU now");
+  EXPECT_EQ(ArithmeticDifference({{"device", "CPU"}}, "before", {}, "now"),
+            "device: CPU before, unknown now");
+}
 
 class FileTest : public ::testing::Test {
  protected:

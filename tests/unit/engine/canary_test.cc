@@ -31,6 +31,7 @@ class CanaryDevice : public kernels::Device {
   CanaryDevice() : cpu_(kernels::OpenCpu(1).value()) {}
 
   std::string Description() const override { return cpu_->Description(); }
+  std::map<std::string, std::string> Arithmetic() const override { return cpu_->Arithmetic(); }
 
   absl::StatusOr<void*> Allocate(size_t bytes) override {
     TY_ASSIGN_OR_RETURN(void* memory, cpu_->Allocate(bytes + 2 * kMargin));

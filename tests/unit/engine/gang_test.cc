@@ -5,6 +5,7 @@
 
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
+#include "executor/engine/arithmetic.h"
 #include "executor/engine/fault.h"
 #include "executor/engine/step_patience.h"
 #include "tests/unit/engine/in_threads.h"
@@ -48,6 +49,36 @@ TEST(Gang, SaysWhichRankDiffers) {
     EXPECT_EQ(FaultOf(status), Fault::kData);
     EXPECT_THAT(std::string(status.message()),
                 HasSubstr("the arithmetic differs between ranks: rank 0 has amx, rank 1 has avx2"));
+  });
+}
+
+Arithmetic OfRank(int rank) {
+  return {{"device", "CPU"}, {"loops", rank == 1 ? "avx2" : "avx512"}};
+}
+
+TEST(Gang, RanksThatComputeOtherBitsAreNamedWithWhatDiffers) {
+  InThreads(3, [&](Communicator& communicator) {
+    const Gang gang(&communicator);
+    const auto same = CompareArithmetic(gang, OfRank(0), v1::Parallel::SAME_IN_ATTEMPT);
+    ASSERT_TRUE(same.ok()) << same.status();
+    EXPECT_EQ(same->arithmetic, OfRank(0));
+    EXPECT_EQ(same->difference, "");
+    const absl::Status status =
+        CompareArithmetic(gang, OfRank(gang.rank()), v1::Parallel::SAME_IN_ATTEMPT).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(FaultOf(status), Fault::kGang);
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("loops: avx512 on rank 0, avx2 on rank 1"));
+  });
+}
+
+TEST(Gang, RanksThatMayComputeOtherBitsHaveNoOneArithmetic) {
+  InThreads(3, [&](Communicator& communicator) {
+    const Gang gang(&communicator);
+    const auto mixed = CompareArithmetic(gang, OfRank(gang.rank()), v1::Parallel::ANY);
+    ASSERT_TRUE(mixed.ok()) << mixed.status();
+    EXPECT_TRUE(mixed->arithmetic.empty());
+    EXPECT_EQ(mixed->difference, "loops: avx512 on rank 0, avx2 on rank 1");
   });
 }
 

@@ -27,6 +27,7 @@ class LateDevice : public kernels::Device {
   int64_t most_left() const { return most_left_; }
 
   std::string Description() const override { return "late " + cpu_->Description(); }
+  std::map<std::string, std::string> Arithmetic() const override { return cpu_->Arithmetic(); }
   bool Asynchronous() const override { return true; }
   absl::StatusOr<void*> Allocate(size_t bytes) override { return cpu_->Allocate(bytes); }
   void Free(void* data) override { cpu_->Free(data); }

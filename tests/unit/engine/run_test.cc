@@ -6,6 +6,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "executor/engine/arithmetic.h"
+#include "executor/engine/checkpoint/layout.h"
+#include "executor/engine/checkpoint/manifest.h"
 #include "executor/engine/checkpoint/read_checkpoint.h"
 #include "executor/engine/fault.h"
 #include "storage/objects/file_store.h"
@@ -261,6 +264,56 @@ TEST_F(RunTest, ADamagedCheckpointGivesWayToTheOlderOne) {
   ASSERT_THAT(second.warnings, SizeIs(2));
   EXPECT_THAT(second.warnings[0], HasSubstr("model.safetensors has SHA-256"));
   EXPECT_EQ(second.checkpoints.back().weights_sha256, straight.checkpoints.back().weights_sha256);
+}
+
+// Writes the manifest of a checkpoint anew, as if it had been computed with `arithmetic`.
+void ComputedWith(const std::string& uri, const Arithmetic& arithmetic) {
+  std::ifstream in(uri + "/" + kManifestFile);
+  Manifest manifest = ManifestFromJson(std::string(std::istreambuf_iterator<char>(in), {})).value();
+  manifest.arithmetic = arithmetic;
+  std::ofstream(uri + "/" + kManifestFile) << ManifestToJson(manifest);
+}
+
+TEST_F(RunTest, ACheckpointOfAnotherArithmeticGoesOnWithANotice) {
+  const v1::JobSpec spec = SmallGpt(text_, 6);
+  const Arithmetic mine = ArithmeticOf(*kernels::OpenCpu(1).value());
+  RecordingObserver first;
+  first.stop_at = 3;
+  ASSERT_TRUE(RunOnCpu(spec, Root("r"), first).ok());
+  const std::string uri = first.checkpoints[0].uri;
+  EXPECT_EQ(Checkpoint::Open(*MakeFileStore(), uri, "").value().arithmetic, mine);
+  EXPECT_THAT(first.notices, IsEmpty());
+
+  Arithmetic other = mine;
+  other["loops"] = "of another machine";
+  ComputedWith(uri, other);
+  RecordingObserver second;
+  second.stop_at = 4;
+  ASSERT_TRUE(RunOnCpu(spec, Root("r"), second, RestorePoint{uri, ""}).ok());
+  EXPECT_THAT(second.notices,
+              ElementsAre("after step 3 the arithmetic is another, and results may differ in their "
+                          "last digits: loops: of another machine before, " +
+                          mine.at("loops") + " now"));
+
+  // What was written since then tells of the machine that wrote it.
+  RecordingObserver third;
+  ASSERT_TRUE(
+      RunOnCpu(spec, Root("r"), third, RestorePoint{second.checkpoints.back().uri, ""}).ok());
+  EXPECT_THAT(third.notices, IsEmpty());
+}
+
+TEST_F(RunTest, ACheckpointThatDoesNotTellItsArithmeticGoesOnWithANotice) {
+  const v1::JobSpec spec = SmallGpt(text_, 6);
+  RecordingObserver first;
+  first.stop_at = 3;
+  ASSERT_TRUE(RunOnCpu(spec, Root("r"), first).ok());
+  ComputedWith(first.checkpoints[0].uri, {});
+  RecordingObserver second;
+  const auto result = RunOnCpu(spec, Root("r"), second, RestorePoint{first.checkpoints[0].uri, ""});
+  ASSERT_TRUE(result.ok()) << result.status();
+  ASSERT_THAT(second.notices, SizeIs(1));
+  EXPECT_THAT(second.notices[0], HasSubstr("may be another"));
+  EXPECT_THAT(second.notices[0], HasSubstr("unknown before"));
 }
 
 TEST_F(RunTest, AMissingRestorePointIsAStorageFailure) {

@@ -2,6 +2,7 @@
 
 // The CPU, with a pause before each kernel.
 
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -16,6 +17,7 @@ class SlowDevice : public kernels::Device {
   explicit SlowDevice(absl::Duration pause) : pause_(pause), cpu_(kernels::OpenCpu(1).value()) {}
 
   std::string Description() const override { return cpu_->Description(); }
+  std::map<std::string, std::string> Arithmetic() const override { return cpu_->Arithmetic(); }
   absl::StatusOr<void*> Allocate(size_t bytes) override { return cpu_->Allocate(bytes); }
   void Free(void* data) override { cpu_->Free(data); }
   std::unique_ptr<kernels::Stream> MakeStream() override { return cpu_->MakeStream(); }

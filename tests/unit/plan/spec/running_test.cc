@@ -73,6 +73,15 @@ const std::vector<BadSpec>& RunningTable() {
       {"gradients are not sharded", MlpSpec,
        [](auto& s) { s.mutable_parallel()->set_shard(v1::Parallel::GRADIENTS); }, kUnbuilt,
        "spec.parallel.shard: GRADIENTS is not built yet; use OPTIMIZER"},
+      {"arithmetic of the first attempt", MlpSpec,
+       [](auto& s) { s.mutable_parallel()->set_arithmetic(v1::Parallel::SAME); }, kUnbuilt,
+       "spec.parallel.arithmetic: SAME is not built yet; use SAME_IN_ATTEMPT"},
+      {"unknown arithmetic", MlpSpec,
+       [](auto& s) {
+         s.mutable_parallel()->set_arithmetic(static_cast<v1::Parallel::Arithmetic>(9));
+       },
+       kInvalid,
+       "spec.parallel.arithmetic: 9 is no choice; use SAME_IN_ATTEMPT or ANY, or leave it out"},
       {"Muon is not sharded", MlpSpec,
        [](auto& s) {
          s.mutable_optimizer()->mutable_muon();
