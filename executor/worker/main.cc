@@ -6,6 +6,7 @@
 
 #include "executor/run/run_directory.h"
 #include "executor/worker/alone.h"
+#include "executor/worker/arithmetic_command.h"
 #include "executor/worker/exit_code.h"
 #include "executor/worker/libraries_command.h"
 #include "executor/worker/rank.h"
@@ -25,6 +26,7 @@ struct Flags {
   std::string device;
   int threads = 1;
   SampleCommand sample;
+  std::string asked_device = "cpu";
 };
 
 void Declare(CLI::App& app, Flags& flags) {
@@ -51,6 +53,9 @@ void Declare(CLI::App& app, Flags& flags) {
   standby->excludes(spec);
 
   app.add_subcommand("libraries", "print which versions of the libraries that it calls are here");
+  app.add_subcommand("arithmetic", "print what the last digits of results on a device depend on")
+      ->add_option("--device", flags.asked_device, "cpu, or cuda:I")
+      ->capture_default_str();
   CLI::App* sample = app.add_subcommand("sample", "print text that a trained language model makes");
   sample
       ->add_option("--checkpoint", flags.sample.checkpoint,
@@ -93,6 +98,7 @@ int Main(int argc, char** argv) {
   SetUpLog("trainyard-worker");
   if (app.got_subcommand("sample")) return RunSample(flags.sample);
   if (app.got_subcommand("libraries")) return RunLibraries();
+  if (app.got_subcommand("arithmetic")) return RunArithmetic(flags.asked_device);
 
   flags.rank.threads = flags.threads;
   // Ranks share the cores.

@@ -401,6 +401,22 @@ TEST_F(AloneTest, DoesNotOverwriteAndResumesWhenAsked) {
   EXPECT_THAT(ReadOutput(), HasSubstr("going on from step 5"));
 }
 
+// The variable makes oneDNN compute as a machine that has no wider vectors would.
+TEST_F(AloneTest, ARunThatGoesOnWithOtherInstructionsSaysSo) {
+  ASSERT_EQ(Alone({"--out", out_}), run::kExitDone) << ReadOutput();
+  setenv("ONEDNN_MAX_CPU_ISA", "SSE41", 1);
+  const int code = Alone({"--out", out_, "--resume"});
+  const std::string output = ReadOutput();
+  const int told = Child({"arithmetic"}, Output()).Wait();
+  unsetenv("ONEDNN_MAX_CPU_ISA");
+  ASSERT_EQ(code, run::kExitDone) << output;
+  EXPECT_THAT(output, HasSubstr("after step 5 the arithmetic is another"));
+  EXPECT_THAT(output, ::testing::ContainsRegex("oneDNN instructions: [^;]+ before, sse41 now"));
+  EXPECT_EQ(told, run::kExitDone);
+  EXPECT_THAT(ReadOutput(), HasSubstr("device: CPU; engine: 1; "));
+  EXPECT_THAT(ReadOutput(), HasSubstr("oneDNN instructions: sse41"));
+}
+
 TEST_F(AloneTest, AStepThatIsNotFiniteIsNamedAndEndsTheRun) {
   WritePoisonedJob(24);
   EXPECT_EQ(Alone({"--out", out_}), run::kExitNumeric);
