@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "executor/agent/agent.h"
+#include "executor/agent/ask_arithmetic.h"
 #include "executor/agent/nvml.h"
 #include "executor/agent/rank_ports.h"
 #include "executor/agent/slots.h"
@@ -28,6 +30,9 @@ namespace {
 
 constexpr int kExitUsage = 64;
 constexpr int kExitFailed = 70;
+
+// How long a worker may take to tell what one device computes with.
+constexpr absl::Duration kArithmeticPatience = absl::Seconds(30);
 
 std::string HostName() {
   char name[256] = "";
@@ -125,6 +130,26 @@ void Declare(CLI::App& app, Flags& flags) {
       "Exit codes: 0 asked to leave, 64 wrong command line, 70 could not run.");
 }
 
+// Has each slot tell what it computes with. All CPU slots compute alike; the worker that is asked
+// may take seconds to open a GPU.
+void FillArithmetic(const std::string& worker, v1::Register& hello) {
+  std::map<std::string, Arithmetic> known;
+  for (v1::Slot& slot : *hello.mutable_slots()) {
+    const std::string device = DeviceOf(slot);
+    if (!known.contains(device)) {
+      const absl::StatusOr<Arithmetic> told = AskArithmetic(worker, device, kArithmeticPatience);
+      if (!told.ok()) {
+        spdlog::warn("what {} computes with is unknown: {}", device,
+                     std::string(told.status().message()));
+      }
+      known[device] = told.value_or(Arithmetic());
+    }
+    const Arithmetic& arithmetic = known[device];
+    if (arithmetic.empty()) continue;
+    slot.mutable_arithmetic()->mutable_values()->insert(arithmetic.begin(), arithmetic.end());
+  }
+}
+
 absl::StatusOr<AgentOptions> MakeOptions(const Flags& flags) {
   AgentOptions options;
   TY_ASSIGN_OR_RETURN(options.servers, ParseServers(absl::StrJoin(flags.servers, ",")));
@@ -189,7 +214,7 @@ int Main(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : kExitUsage;
   }
   SetUpLog("trainyard-agent");
-  const absl::StatusOr<AgentOptions> options = MakeOptions(flags);
+  absl::StatusOr<AgentOptions> options = MakeOptions(flags);
   if (options.ok() && flags.print_slots) {
     for (const v1::Slot& slot : options->hello.slots()) {
       std::cout << slot.index() << " " << DeviceOf(slot) << " " << slot.memory_bytes() << " bytes "
@@ -201,6 +226,7 @@ int Main(int argc, char** argv) {
     std::cerr << "trainyard-agent: --state-dir is required\n";
     return kExitUsage;
   }
+  if (options.ok()) FillArithmetic(options->worker, options->hello);
   if (!options.ok()) {
     std::cerr << "trainyard-agent: " << options.status().message() << "\n";
     return absl::IsInvalidArgument(options.status()) ? kExitUsage : kExitFailed;

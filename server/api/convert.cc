@@ -242,6 +242,10 @@ v1::Node ToProto(const NodeRecord& node, const SchedulerSnapshot& snapshot) {
     slot.set_model(record.model);
     slot.set_memory_bytes(record.memory_bytes);
     slot.set_cpu_threads(record.cpu_threads);
+    if (!record.arithmetic.empty()) {
+      slot.mutable_arithmetic()->mutable_values()->insert(record.arithmetic.begin(),
+                                                          record.arithmetic.end());
+    }
     const auto holder = holders.find(record.index);
     if (holder != holders.end()) slot.set_job(holder->second);
     const auto used =

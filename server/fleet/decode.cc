@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/fleet/assignment.h"
 #include "server/fleet/decode_checks.h"
+#include "storage/base/arithmetic.h"
 #include "storage/base/digest.h"
 #include "storage/base/status.h"
 #include "storage/records/text.h"
@@ -46,11 +47,18 @@ absl::StatusOr<SlotRecord> DecodeSlot(const v1::Slot& slot, int position) {
   if (slot.cpu_threads() < 0 || slot.cpu_threads() > 4096) {
     return FieldError(field + ".cpu_threads", absl::StrCat(slot.cpu_threads()), "0 to 4096");
   }
+  const auto& values = slot.arithmetic().values();
+  const Arithmetic arithmetic(values.begin(), values.end());
+  if (!IsWellFormed(arithmetic)) {
+    return FieldError(field + ".arithmetic", absl::StrCat(arithmetic.size(), " values"),
+                      "at most 32 of short, plain text");
+  }
   return SlotRecord{.index = slot.index(),
                     .device = v1::Resources::Device_Name(slot.device()),
                     .model = Readable(slot.model()),
                     .memory_bytes = slot.memory_bytes(),
-                    .cpu_threads = slot.cpu_threads()};
+                    .cpu_threads = slot.cpu_threads(),
+                    .arithmetic = arithmetic};
 }
 
 // The secret itself is kept nowhere.

@@ -296,7 +296,8 @@ NodeRecord NodeOf(const pqxx::row& row) {
                           .device = slot.at("device"),
                           .model = slot.at("model"),
                           .memory_bytes = slot.at("memory_bytes"),
-                          .cpu_threads = slot.at("cpu_threads")});
+                          .cpu_threads = slot.at("cpu_threads"),
+                          .arithmetic = slot.value("arithmetic", Arithmetic())});
   }
   node.report = ReportOf(row);
   for (const Json& slot : Json::parse(row["usage"].c_str())) {
@@ -417,6 +418,7 @@ std::string SlotsJson(const std::vector<SlotRecord>& slots) {
                      {"model", slot.model},
                      {"memory_bytes", slot.memory_bytes},
                      {"cpu_threads", slot.cpu_threads}});
+    if (!slot.arithmetic.empty()) array.back()["arithmetic"] = slot.arithmetic;
   }
   return array.dump();
 }

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "storage/base/arithmetic.h"
 #include "storage/records/attempt.h"
 
 namespace trainyard {
@@ -18,6 +19,7 @@ struct SlotRecord {
   std::string model;
   int64_t memory_bytes = 0;
   int cpu_threads = 0;
+  Arithmetic arithmetic;  // empty: unknown
 };
 
 // What a GPU is doing, as its driver says; 0 where it does not tell.

@@ -83,6 +83,8 @@ TEST_P(StoreSuite, SnapshotShowsQueuedAndPlacedJobsAndNodes) {
   EXPECT_EQ(snapshot->nodes[0].slots.size(), 2u);
   EXPECT_EQ(snapshot->nodes[0].slots[1].model, "cpu x2");
   EXPECT_EQ(snapshot->nodes[0].labels.at("zone"), "a");
+  EXPECT_EQ(snapshot->nodes[0].slots[0].arithmetic,
+            (Arithmetic{{"device", "CPU"}, {"loops", "avx2"}}));
   EXPECT_GT(snapshot->nodes[0].lease_end, snapshot->now);
 }
 

@@ -124,6 +124,8 @@ void StoreSuite::Register(const std::string& node, int slots, const std::string&
   record.labels = {{"zone", "a"}};
   for (int i = 0; i < slots; ++i) {
     record.slots.push_back({.index = i, .device = "CPU", .model = "cpu x2", .cpu_threads = 2});
+    // A node may have slots of agents that tell it and of others.
+    if (i % 2 == 0) record.slots.back().arithmetic = {{"device", "CPU"}, {"loops", "avx2"}};
   }
   EXPECT_OK(fleet().RegisterNode(record, absl::Seconds(10)).status());
 }

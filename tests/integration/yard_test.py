@@ -244,14 +244,14 @@ class YardTest(unittest.TestCase):
         self.yard.wait_for(name, resources_pb.CANCELLED)
         list(self.yard.api.log.TailLogs(run_services_pb.TailLogsRequest(job=name, follow=True)))
 
-    def second_agent(self, node, state, server=None):
+    def second_agent(self, node, state, server=None, **environment):
         """Another agent of this yard, called `node`; what it says is in {state}.log."""
         with open(state + ".log", "wb") as log:
             return subprocess.Popen(
                 [str(BIN / "trainyard-agent"), "--server", server or self.yard.address, "--node", node,
                  "--token-file", self.yard.dir + "/tokens/agent", "--state-dir", state, "--cpu-slots", "1",
                  "--threads-per-slot", "1", "--standby", "0"],
-                env=dict(os.environ, TRAINYARD_YARD=self.yard.dir), stderr=log)
+                env=dict(os.environ, TRAINYARD_YARD=self.yard.dir, **environment), stderr=log)
 
     def test_frozen_store_costs_no_worker_and_loses_nothing(self):
         steps = 4000
@@ -363,6 +363,39 @@ class YardTest(unittest.TestCase):
             agent.send_signal(signal.SIGINT)
             self.assertEqual(agent.wait(20), 0)
             links.close()
+
+    def test_job_that_goes_on_where_last_digits_differ_says_so(self):
+        state = self.yard.dir + "/agent4"
+        fourth = self.second_agent("fourth", state, ONEDNN_MAX_CPU_ISA="SSE41")
+        nodes = self.yard.api.node
+        try:
+            eventually(lambda: len(nodes.ListNodes(run_services_pb.ListNodesRequest()).nodes) == 2)
+            tell = {node.name: dict(node.slots[0].arithmetic.values)
+                    for node in nodes.ListNodes(run_services_pb.ListNodesRequest()).nodes}
+            narrow = tell.pop("nodes/fourth")
+            (first, wide), = tell.items()
+            self.assertEqual(narrow["oneDNN instructions"], "sse41")
+            self.assertEqual({name for name in wide if wide[name] != narrow[name]}, {"oneDNN instructions"})
+            self.assertIn("oneDNN instructions: sse41", self.yard.call("node", "get", "fourth"))
+
+            nodes.DrainNode(run_services_pb.DrainNodeRequest(name="nodes/fourth"))
+            name = self.submit(1000)
+            watcher = Watcher(self.yard, name)
+            self.yard.wait_for_step(name, 20)
+            nodes.UndrainNode(run_services_pb.UndrainNodeRequest(name="nodes/fourth"))
+            nodes.DrainNode(run_services_pb.DrainNodeRequest(name=first))
+            self.succeed(name)
+            self.assertTrue(watcher.join(20))
+            told = [item.notice.notice.message for item in watcher.items if item.HasField("notice")]
+            told = [message for message in told if "arithmetic" in message]
+            self.assertEqual(len(told), 1, told)
+            self.assertRegex(told[0], r"^after step \d+ the arithmetic is another")
+            self.assertIn(f"oneDNN instructions: {wide['oneDNN instructions']} before, sse41 now", told[0])
+        finally:
+            for node in nodes.ListNodes(run_services_pb.ListNodesRequest()).nodes:
+                nodes.UndrainNode(run_services_pb.UndrainNodeRequest(name=node.name))
+            fourth.send_signal(signal.SIGINT)
+            self.assertEqual(fourth.wait(20), 0)
 
     def test_gang_is_placed_on_two_agents_all_or_none(self):
         spec = gpt(self.text, 40)

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "clients/cli/format.h"
 #include "clients/cli/shown.h"
 #include "clients/cli/table.h"
+#include "storage/base/arithmetic.h"
 #include "storage/base/status.h"
 
 namespace trainyard::cli {
@@ -82,6 +84,21 @@ void AddReport(const v1::NodeReport& report, Fields& fields) {
   }
 }
 
+// What the last digits of results depend on, once for all slots that are alike.
+void AddArithmetic(const v1::Node& node, Fields& fields) {
+  std::map<std::string, std::vector<int>> slots;
+  for (const v1::Slot& slot : node.slots()) {
+    const auto& values = slot.arithmetic().values();
+    const std::string text = ArithmeticToText(Arithmetic(values.begin(), values.end()));
+    slots[text.empty() ? "unknown" : text].push_back(slot.index());
+  }
+  for (const auto& [text, indices] : slots) {
+    const std::string which =
+        slots.size() == 1 ? "" : absl::StrCat("slots ", absl::StrJoin(indices, ", "), ": ");
+    fields.emplace_back("computes with", absl::StrCat(which, text));
+  }
+}
+
 std::string Describe(const v1::LostRank& lost) {
   const std::string rank =
       absl::StrCat("rank ", lost.rank(), " of attempt ", lost.attempt(), " of job ", lost.job_uid(),
@@ -100,6 +117,7 @@ std::string RenderNode(const Terminal& terminal, const v1::Node& raw) {
                    {"lease ends", FormatWhen(TimeOf(node.lease_end_time()))}};
   if (!node.cordon_reason().empty()) fields.emplace_back("takes no work", node.cordon_reason());
   AddReport(node.report(), fields);
+  AddArithmetic(node, fields);
   for (const v1::NodeFailure& failure : node.failures()) {
     fields.emplace_back("failure",
                         absl::StrCat(FormatWhen(TimeOf(failure.time())), "  ", failure.category(),

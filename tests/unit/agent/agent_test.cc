@@ -247,6 +247,10 @@ TEST_F(AgentTest, RegistersWithSlotsLabelsAndToken) {
     EXPECT_EQ(hello.slots_size(), 2);
     EXPECT_EQ(hello.slots(0).cpu_threads(), 3);
     EXPECT_GT(hello.slots(0).memory_bytes(), 1 << 20);
+    for (const v1::Slot& slot : hello.slots()) {
+      EXPECT_EQ(slot.arithmetic().values().at("device"), "cpu");
+      EXPECT_EQ(slot.arithmetic().values().at("loops"), "none");
+    }
     EXPECT_EQ(hello.labels().at("rack"), "7");
     EXPECT_EQ(hello.incarnation().size(), 32u);
     EXPECT_EQ(hello.protocol_version(), 1);

@@ -216,8 +216,26 @@ TEST(Convert, WhatAMachineTellsIsToldWhileTheNodeIsReady) {
   EXPECT_FALSE(ToProto(node, snapshot).has_report());
 }
 
+TEST(Decode, WhatASlotComputesWithIsKeptAndShown) {
+  v1::Register message = GoodRegister();
+  EXPECT_TRUE(DecodeRegister(message)->slots[0].arithmetic.empty()) << "an agent of before";
+  auto& values = *message.mutable_slots(0)->mutable_arithmetic()->mutable_values();
+  values["device"] = "CPU";
+  values["loops"] = "avx2";
+  const NodeRecord node = DecodeRegister(message).value();
+  EXPECT_EQ(node.slots[0].arithmetic, (Arithmetic{{"device", "CPU"}, {"loops", "avx2"}}));
+  const v1::Node shown = ToProto(node, SchedulerSnapshot());
+  EXPECT_EQ(shown.slots(0).arithmetic().values().at("loops"), "avx2");
+  EXPECT_FALSE(ToProto(DecodeRegister(GoodRegister()).value(), SchedulerSnapshot())
+                   .slots(0)
+                   .has_arithmetic());
+}
+
 TEST(Decode, RegistrationIsCheckedFieldByField) {
   ASSERT_TRUE(DecodeRegister(GoodRegister()).ok());
+  const auto tell = [](v1::Register& m, const std::string& name, const std::string& value) {
+    (*m.mutable_slots(0)->mutable_arithmetic()->mutable_values())[name] = value;
+  };
   const std::pair<const char*, std::function<void(v1::Register&)>> kCases[] = {
       {"register.node", [](auto& m) { m.set_node("Bad Node"); }},
       {"register.node", [](auto& m) { m.set_node(std::string(64, 'a')); }},
@@ -226,6 +244,14 @@ TEST(Decode, RegistrationIsCheckedFieldByField) {
       {"register.slots[0].memory_bytes", [](auto& m) { m.mutable_slots(0)->set_memory_bytes(-1); }},
       {"register.slots[0].device", [](auto& m) { m.mutable_slots(0)->clear_device(); }},
       {"register.slots[0].index", [](auto& m) { m.mutable_slots(0)->set_index(-1); }},
+      {"register.slots[0].arithmetic", [&](auto& m) { tell(m, "loops", "a\nb"); }},
+      {"register.slots[0].arithmetic", [&](auto& m) { tell(m, "loops", ""); }},
+      {"register.slots[0].arithmetic", [&](auto& m) { tell(m, "loops", std::string(129, 'x')); }},
+      {"register.slots[0].arithmetic", [&](auto& m) { tell(m, "a;b", "1"); }},
+      {"register.slots[0].arithmetic",
+       [&](auto& m) {
+         for (int i = 0; i < 33; ++i) tell(m, absl::StrCat("n", i), "1");
+       }},
       {"register.address", [](auto& m) { m.set_address("host:65536"); }},
       {"register.address", [](auto& m) { m.set_address("host:-5"); }},
       {"register.address", [](auto& m) { m.set_address("host:"); }},
