@@ -45,16 +45,17 @@ double StepSeconds(const Plan& plan, int64_t hosted, const Rates& rates) {
 
 }  // namespace
 
-std::vector<int32_t> SlotsWorthHaving(int64_t logical_ranks, size_t most) {
+std::vector<int32_t> SlotsWorthHaving(int64_t logical_ranks, int64_t most, size_t count) {
   std::vector<int32_t> slots;
   for (int64_t hosted = logical_ranks; hosted > 0;) {
     const int64_t fewest = MostHosted(logical_ranks, hosted);
+    if (fewest > most) break;
     slots.push_back(static_cast<int32_t>(fewest));
     hosted = MostHosted(logical_ranks, fewest) - 1;
   }
-  if (slots.size() <= most) return slots;
+  if (slots.size() <= count) return slots;
   std::vector<int32_t> some;
-  for (size_t i = 0; i < most; ++i) some.push_back(slots[i * (slots.size() - 1) / (most - 1)]);
+  for (size_t i = 0; i < count; ++i) some.push_back(slots[i * (slots.size() - 1) / (count - 1)]);
   return some;
 }
 

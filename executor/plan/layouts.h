@@ -21,9 +21,10 @@ struct Rates {
 };
 
 // Numbers of slots that are worth having, from the fewest: of all with which the rank that hosts
-// most logical ranks hosts equally many, and which are so equally fast, the smallest. At most
-// `most` of them, which is at least 2, the first and the last among them.
-std::vector<int32_t> SlotsWorthHaving(int64_t logical_ranks, size_t most);
+// most logical ranks hosts equally many, and which are so equally fast, the smallest. None
+// is above `most`, and there are at most `count` of them, which is at least 2: the first and the
+// last stay.
+std::vector<int32_t> SlotsWorthHaving(int64_t logical_ranks, int64_t most, size_t count);
 
 // `spec`, which must come from ResolveSpec, on each number of `slots` from 1 to its logical ranks.
 // Ends early, with the layouts so far, once `stop` says so.

@@ -59,13 +59,17 @@ absl::StatusOr<std::vector<int32_t>> SlotsAskedFor(const v1::PlanLayoutsRequest&
     return FieldError("slots", absl::StrCat(request.slots_size(), " numbers"),
                       absl::StrCat("at most ", kMostLayouts));
   }
+  const int most = std::min(logical_ranks, kMostPlannedSlots);
   for (const int32_t slots : request.slots()) {
-    if (slots >= 1 && slots <= logical_ranks) continue;
-    return FieldError("slots", absl::StrCat(slots),
-                      absl::StrCat("1 to ", logical_ranks,
-                                   ", the logical ranks of the job (spec.parallel.logical_ranks)"));
+    if (slots >= 1 && slots <= most) continue;
+    return FieldError(
+        "slots", absl::StrCat(slots),
+        absl::StrCat("1 to ", most,
+                     most == logical_ranks
+                         ? ", the logical ranks of the job (spec.parallel.logical_ranks)"
+                         : ""));
   }
-  if (request.slots().empty()) return plan::SlotsWorthHaving(logical_ranks, kMostLayouts);
+  if (request.slots().empty()) return plan::SlotsWorthHaving(logical_ranks, most, kMostLayouts);
   return std::vector<int32_t>(request.slots().begin(), request.slots().end());
 }
 

@@ -81,6 +81,7 @@ inline constexpr absl::Duration kLongestBatchPlanning = absl::Seconds(20);
 
 // Of one call of PlanLayouts.
 inline constexpr int kMostLayouts = 64;
+inline constexpr int kMostPlannedSlots = 1024;  // a plan of more takes much memory
 inline constexpr absl::Duration kLongestLayoutPlanning = absl::Seconds(2);
 
 }  // namespace trainyard

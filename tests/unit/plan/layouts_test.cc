@@ -24,10 +24,10 @@ v1::JobSpec Cut(v1::JobSpec spec, int logical_ranks, int64_t batch_size) {
 }
 
 TEST(SlotsWorthHaving, AreTheFewestOfEachSpeed) {
-  EXPECT_THAT(SlotsWorthHaving(1, 64), ElementsAre(1));
-  EXPECT_THAT(SlotsWorthHaving(8, 64), ElementsAre(1, 2, 3, 4, 8));
-  EXPECT_THAT(SlotsWorthHaving(7, 64), ElementsAre(1, 2, 3, 4, 7));
-  EXPECT_THAT(SlotsWorthHaving(8, 3), ElementsAre(1, 3, 8));
+  EXPECT_THAT(SlotsWorthHaving(1, 1, 64), ElementsAre(1));
+  EXPECT_THAT(SlotsWorthHaving(8, 8, 64), ElementsAre(1, 2, 3, 4, 8));
+  EXPECT_THAT(SlotsWorthHaving(7, 7, 64), ElementsAre(1, 2, 3, 4, 7));
+  EXPECT_THAT(SlotsWorthHaving(8, 8, 3), ElementsAre(1, 3, 8));
   for (const int64_t logical : {2, 12, 97, 1024}) {
     std::vector<int32_t> expected;
     int64_t hosted = logical + 1;
@@ -36,10 +36,12 @@ TEST(SlotsWorthHaving, AreTheFewestOfEachSpeed) {
       if (most < hosted) expected.push_back(slots);
       hosted = most;
     }
-    EXPECT_EQ(SlotsWorthHaving(logical, 1000), expected) << logical;
+    EXPECT_EQ(SlotsWorthHaving(logical, logical, 1000), expected) << logical;
   }
-  EXPECT_THAT(SlotsWorthHaving(65536, 64), SizeIs(64));
-  EXPECT_EQ(SlotsWorthHaving(65536, 64).back(), 65536);
+  EXPECT_THAT(SlotsWorthHaving(65536, 65536, 64), SizeIs(64));
+  EXPECT_EQ(SlotsWorthHaving(65536, 65536, 64).back(), 65536);
+  EXPECT_THAT(SlotsWorthHaving(8, 6, 64), ElementsAre(1, 2, 3, 4));
+  EXPECT_EQ(SlotsWorthHaving(65536, 1024, 64).back(), 1024);
 }
 
 TEST(Layouts, TellWhatThePlanOfEachSays) {

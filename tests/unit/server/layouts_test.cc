@@ -79,6 +79,11 @@ TEST_F(LayoutsTest, RefusesWithTheFieldAndWhatWasExpected) {
   for (int i = 0; i < 64; ++i) request.add_slots(1);
   refused(request, grpc::INVALID_ARGUMENT, "slots: found 65 numbers, expected at most 64");
   request = Request();
+  request.mutable_job()->mutable_spec()->mutable_training()->set_batch_size(4096);
+  request.mutable_job()->mutable_spec()->mutable_parallel()->set_logical_ranks(4096);
+  request.add_slots(1025);
+  refused(request, grpc::INVALID_ARGUMENT, "slots: found 1025, expected 1 to 1024");
+  request = Request();
   request.set_slot_flops_per_second(std::numeric_limits<double>::quiet_NaN());
   refused(request, grpc::INVALID_ARGUMENT, "slot_flops_per_second: found nan");
   request = Request();
