@@ -202,7 +202,13 @@ std::string RenderLayouts(const Terminal& terminal, const v1::PlanLayoutsRespons
   for (size_t column = 0; column < header.size(); ++column) {
     table.AlignRight(static_cast<int>(column));
   }
+  std::string refused;
   for (const v1::LayoutPlan& layout : plan.layouts()) {
+    if (!layout.refused().empty()) {
+      absl::StrAppend(&refused, layout.slots(),
+                      layout.slots() == 1 ? " slot: " : " slots: ", Shown(layout).refused(), "\n");
+      continue;
+    }
     std::vector<std::string> row = {
         FormatCount(layout.slots()), FormatCount(layout.logical_ranks_per_slot()),
         absl::StrFormat("%.0f%%", 100 * layout.busy_share()), FormatBytes(layout.bytes_per_slot()),
@@ -213,7 +219,7 @@ std::string RenderLayouts(const Terminal& terminal, const v1::PlanLayoutsRespons
     }
     table.Add(std::move(row));
   }
-  std::string text = table.Render(terminal);
+  std::string text = absl::StrCat(table.empty() ? "" : table.Render(terminal), refused);
   if (!plan.advice().empty()) absl::StrAppend(&text, Shown(plan).advice(), "\n");
   return text;
 }

@@ -15,8 +15,8 @@ CLI::Validator AtLeast(int64_t least);
 // text by the number of seconds, so it must be given to transform() and not to check().
 CLI::Validator Seconds();
 
-// A number above 0, in units as in 1.5e9, 40T, 12.5G (thousands, not 1,024). It replaces the text by
-// the number, so it must be given to transform().
+// A number above 0, in units as in 1.5e9, 40T, 12.5G (thousands, not 1,024). It replaces the text
+// by the number, so it must be given to transform().
 CLI::Validator Rate();
 
 }  // namespace trainyard::cli

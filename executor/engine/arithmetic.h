@@ -26,8 +26,8 @@ struct GangArithmetic {
   std::string difference;  // which rank differs from rank 0 and in what; "": none
 };
 
-// Compares what the ranks compute with, `mine` on this one. Where they differ and may not, the
-// failure has the fault kGang on every rank and says what GangArithmetic would say.
+// Compares what the ranks compute with, `mine` on this one. Where they differ in what is known to
+// change bits, and may not, the failure has the fault kGang on every rank and says what GangArithmetic would say.
 absl::StatusOr<GangArithmetic> CompareArithmetic(const Gang& gang, const Arithmetic& mine,
                                                  v1::Parallel::Arithmetic allowed);
 

@@ -124,6 +124,29 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> LinkGpus(kernels::Device& devi
   return WithFault(no_nccl ? Fault::kDevice : Fault::kGang, links.status());
 }
 
+// The checkpoint that the run goes on from; none: it begins.
+absl::StatusOr<std::optional<ChosenCheckpoint>> FindStart(ObjectStore& store,
+                                                          const RunRequest& request,
+                                                          const v1::JobSpec& spec,
+                                                          const data::Dataset& dataset) {
+  if (!request.restore) return std::optional<ChosenCheckpoint>();
+  TY_ASSIGN_OR_RETURN(ChosenCheckpoint chosen, ChooseCheckpoint(store, *request.restore, spec));
+  TY_RETURN_IF_ERROR(CheckFits(chosen.checkpoint, spec, dataset));
+  return std::optional<ChosenCheckpoint>(std::move(chosen));
+}
+
+// All ranks begin with the same weights, and they are kept for later attempts.
+absl::Status SettleStart(ObjectStore& store, const RunRequest& request, const Gang& gang,
+                         const v1::JobSpec& spec, const LoadedWeights& loaded,
+                         RunObserver& observer) {
+  TY_RETURN_IF_ERROR(
+      gang.CheckSame("the weights that training begins with", loaded.sha256, Fault::kData));
+  if (!gang.leads()) return absl::OkStatus();
+  TY_RETURN_IF_ERROR(
+      KeepStart(store, request.checkpoint_root, request.attempt, SpecDigest(spec), loaded));
+  return WithStorageFault(observer.OnNotice(loaded.summary));
+}
+
 // Removes what was left behind that checkpoint, and tells what was wrong with newer ones.
 absl::Status SettleRestore(ObjectStore& store, const ChosenCheckpoint& chosen,
                            CheckpointWriter& checkpoints, RunObserver& observer) {
@@ -164,11 +187,8 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const Gang& ranks,
   if (ranks.leads()) {
     TY_RETURN_IF_ERROR(WithStorageFault(store->DeleteStaged(request.checkpoint_root)));
   }
-  std::optional<ChosenCheckpoint> chosen;
-  if (request.restore) {
-    TY_ASSIGN_OR_RETURN(chosen, ChooseCheckpoint(*store, *request.restore, spec));
-    TY_RETURN_IF_ERROR(CheckFits(chosen->checkpoint, spec, dataset));
-  }
+  TY_ASSIGN_OR_RETURN(std::optional<ChosenCheckpoint> chosen,
+                      FindStart(*store, request, spec, dataset));
   TY_RETURN_IF_ERROR(CheckSameStart(ranks, spec, dataset, chosen));
   TY_ASSIGN_OR_RETURN(const GangArithmetic computed,
                       CompareArithmetic(ranks, ArithmeticOf(device), spec.parallel().arithmetic()));
@@ -202,13 +222,7 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const Gang& ranks,
       [&device](size_t bytes) { return device.AllocateHost(bytes); });
   if (trainer->loaded()) {
     state.start_sha256 = trainer->loaded()->sha256;
-    TY_RETURN_IF_ERROR(
-        gang.CheckSame("the weights that training begins with", state.start_sha256, Fault::kData));
-  }
-  if (trainer->loaded() && gang.leads()) {
-    TY_RETURN_IF_ERROR(KeepStart(*store, request.checkpoint_root, request.attempt, SpecDigest(spec),
-                                 *trainer->loaded()));
-    TY_RETURN_IF_ERROR(WithStorageFault(observer.OnNotice(trainer->loaded()->summary)));
+    TY_RETURN_IF_ERROR(SettleStart(*store, request, gang, spec, *trainer->loaded(), observer));
   }
   if (gang.leads()) {
     if (chosen) TY_RETURN_IF_ERROR(SettleRestore(*store, *chosen, checkpoints, observer));

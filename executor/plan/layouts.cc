@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "executor/plan/build.h"
 #include "executor/plan/cost/gang_traffic.h"
+#include "executor/plan/spec/checks.h"
 #include "storage/base/status.h"
 
 namespace trainyard::plan {
@@ -69,16 +70,21 @@ absl::StatusOr<std::vector<v1::LayoutPlan>> PlanLayouts(const v1::JobSpec& spec,
   for (const int32_t n : slots) {
     TY_CHECK(n >= 1 && n <= logical, n, " slots of ", logical, " logical ranks");
     if (stop()) break;
-    TY_ASSIGN_OR_RETURN(const Plan plan, BuildPlan(On(spec, n), facts));
-    const int64_t hosted = MostHosted(logical, n);
     v1::LayoutPlan& layout = layouts.emplace_back();
     layout.set_slots(n);
+    const absl::StatusOr<Plan> plan = BuildPlan(On(spec, n), facts);
+    if (absl::IsInvalidArgument(plan.status())) {  // a budget of memory that so few cannot hold
+      layout.set_refused(std::string(plan.status().message()));
+      continue;
+    }
+    TY_RETURN_IF_ERROR(plan.status());
+    const int64_t hosted = MostHosted(logical, n);
     layout.set_logical_ranks_per_slot(static_cast<int32_t>(hosted));
     layout.set_busy_share(static_cast<double>(logical) / static_cast<double>(hosted * n));
-    layout.set_bytes_per_slot(plan.summary.bytes_per_slot());
-    layout.set_sent_bytes_per_step(plan.summary.sent_bytes_per_step());
+    layout.set_bytes_per_slot(plan->summary.bytes_per_slot());
+    layout.set_sent_bytes_per_step(plan->summary.sent_bytes_per_step());
     if (rates.flops_per_second > 0 && (n == 1 || rates.bytes_per_second > 0)) {
-      layout.set_step_seconds(StepSeconds(plan, hosted, rates));
+      layout.set_step_seconds(StepSeconds(*plan, hosted, rates));
     }
   }
   return layouts;
@@ -94,7 +100,8 @@ std::string AdviseOnLogicalRanks(const v1::JobSpec& spec) {
                                     hosted, " of them, and the others wait for it.");
   if (fewest < slots) absl::StrAppend(&advice, " ", fewest, " slots would be as fast.");
   const int64_t even = hosted * slots;
-  if (spec.training().batch_size() % even == 0) {
+  const int64_t micro_batch = std::max(1, spec.training().micro_batch_size());
+  if (even <= kMostLogicalRanks && spec.training().batch_size() % (even * micro_batch) == 0) {
     absl::StrAppend(&advice, " parallel.logical_ranks: ", even,
                     " would keep all busy; it is another job, whose last digits differ.");
   }

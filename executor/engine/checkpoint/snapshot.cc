@@ -58,16 +58,18 @@ Snapshot::Room Snapshot::Own() {
   return room;
 }
 
-void Snapshot::AddShards(const std::string& prefix, const std::vector<const char*>& data,
+void Snapshot::AddShards(const std::string& prefix, std::vector<const char*> of_parameters,
                          std::map<std::string, TensorView>& views) const {
+  // One list for all views: with many shards of many layers it is long.
+  const auto data = std::make_shared<const std::vector<const char*>>(std::move(of_parameters));
   for (const plan::StoredInShards& tensor : plan::StoredShards(plan_)) {
-    if (data[tensor.pieces[0].position] == nullptr) continue;
+    if ((*data)[tensor.pieces[0].position] == nullptr) continue;
     views[prefix + tensor.stored.name] = {
         .dims = tensor.stored.dims, .read = [tensor, data](int64_t first, absl::Span<float> to) {
           plan::ForEachRun(
               tensor, first, static_cast<int64_t>(to.size()),
               [&](const plan::ShardPiece& piece, int64_t offset, int64_t at, int64_t n) {
-                memcpy(to.data() + at, data[piece.position] + offset * sizeof(float),
+                memcpy(to.data() + at, (*data)[piece.position] + offset * sizeof(float),
                        n * sizeof(float));
               });
           return absl::OkStatus();
@@ -93,7 +95,7 @@ void Snapshot::Borrow(const Places& places) {
         AddViews(prefix, parameter, begin, views);
       }
     }
-    AddShards(prefix, shards, views);
+    AddShards(prefix, std::move(shards), views);
   };
   const auto parameter_at = [&](size_t i) {
     return at(places.parameters, plan_.parameter_region, plan_.parameters[i]);

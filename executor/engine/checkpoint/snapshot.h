@@ -79,7 +79,7 @@ class Snapshot {
   void SetAdaptersApart();
   // Adds a view of each tensor of which the plan has shards; `data` says where what goes with each
   // parameter begins.
-  void AddShards(const std::string& prefix, const std::vector<const char*>& data,
+  void AddShards(const std::string& prefix, std::vector<const char*> of_parameters,
                  std::map<std::string, TensorView>& views) const;
   // Calls f(kind, stored tensor, its first element) for each that has state of that kind.
   template <typename F>

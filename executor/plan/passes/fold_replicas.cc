@@ -14,7 +14,7 @@ std::vector<int64_t> FoldReplicas(size_t dense, Plan& plan) {
   // The gradients of each run of rows, by the shards that have it.
   struct Replicas {
     std::vector<std::pair<TensorId, int64_t>> places;  // and where in them, in elements
-    int64_t elements = 0;
+    int64_t rows = 0, cols = 0;
   };
   std::vector<Replicas> runs;
   // By the whole, the rows and the first column: shards that have it have the same columns.
@@ -35,7 +35,8 @@ std::vector<int64_t> FoldReplicas(size_t dense, Plan& plan) {
       TY_CHECK(!replicated || !first, parameter.name, ": rows of its own behind those of another");
       Replicas& replicas = runs[found->second];
       replicas.places.emplace_back(plan.gradients[i], row * cols);
-      replicas.elements = run.size() * cols;
+      replicas.rows = run.size();
+      replicas.cols = cols;
       if (!first && !replicated) own.back() = row * cols;
       replicated |= !first;
       row += run.size();
@@ -43,14 +44,15 @@ std::vector<int64_t> FoldReplicas(size_t dense, Plan& plan) {
   }
   for (const Replicas& replicas : runs) {
     if (replicas.places.size() == 1) continue;
-    AddParts sum{.parts = {}, .rows = 1, .cols = replicas.elements};
+    const int64_t elements = replicas.rows * replicas.cols;
+    AddParts sum{.parts = {}, .rows = replicas.rows, .cols = replicas.cols};
     for (const auto& [gradient, at] : replicas.places) {
-      sum.parts.push_back(AddAlias("gradients", gradient, at, replicas.elements, plan));
+      sum.parts.push_back(AddAlias("gradients", gradient, at, elements, plan));
     }
     sum.y = sum.parts[0];
     plan.norm.push_back(sum);
     for (size_t i = 1; i < sum.parts.size(); ++i) {
-      plan.norm.push_back(Cast{.x = sum.y, .y = sum.parts[i], .n = replicas.elements});
+      plan.norm.push_back(Cast{.x = sum.y, .y = sum.parts[i], .n = elements});
     }
   }
   return own;

@@ -29,7 +29,7 @@ absl::Status ResolveParallel(v1::Parallel& parallel, int64_t slots);
 // What is not built yet with parallel.tensor above 1, of a resolved spec.
 absl::Status CheckTensorParallel(const v1::JobSpec& spec);
 absl::Status ResolveShard(v1::Parallel& parallel, const v1::Optimizer& optimizer);
-absl::Status ResolveArithmetic(v1::Parallel& parallel);
+absl::Status CheckArithmetic(const v1::Parallel& parallel);
 absl::Status ResolveEvaluation(v1::Evaluation& evaluation, bool held_out, int64_t micro_batch);
 absl::Status ResolveCheckpoint(v1::CheckpointPolicy& checkpoint);
 absl::Status ResolveRetry(v1::RetryPolicy& retry);
@@ -41,6 +41,7 @@ absl::Status ResolveMetrics(v1::JobSpec& spec);  // after data and evaluation
 // Whether resolved data has a held-out split.
 bool HasHeldOutSplit(const v1::Data& data);
 
+inline constexpr int64_t kMostLogicalRanks = 65536;
 inline constexpr int64_t kWidest = 65536;                    // numbers per token or pixel
 inline constexpr size_t kLongestPattern = 512;               // bytes of a pattern of names
 inline constexpr int64_t kMostTables = 128;                  // kernels::TableList

@@ -56,7 +56,8 @@ absl::Status ResolveResources(v1::Resources& resources) {
 absl::Status ResolveParallel(v1::Parallel& parallel, int64_t slots) {
   const std::string at = "spec.parallel.";
   if (!parallel.has_logical_ranks()) parallel.set_logical_ranks(static_cast<int32_t>(slots));
-  TY_RETURN_IF_ERROR(CheckRange(at + "logical_ranks", parallel.logical_ranks(), 1, 65536));
+  TY_RETURN_IF_ERROR(
+      CheckRange(at + "logical_ranks", parallel.logical_ranks(), 1, kMostLogicalRanks));
   if (parallel.logical_ranks() < slots) {
     return Invalid(at + "logical_ranks", parallel.logical_ranks(), " cannot be shared by ", slots,
                    " slots: each takes at least one; use ", slots, " or more, or fewer slots");
@@ -81,12 +82,11 @@ absl::Status ResolveParallel(v1::Parallel& parallel, int64_t slots) {
   return absl::OkStatus();
 }
 
-absl::Status ResolveArithmetic(v1::Parallel& parallel) {
+absl::Status CheckArithmetic(const v1::Parallel& parallel) {
   const std::string at = "spec.parallel.arithmetic";
   switch (parallel.arithmetic()) {
+    // The default is not written down: workers of an older version know no such field.
     case v1::Parallel::ARITHMETIC_UNSPECIFIED:
-      parallel.set_arithmetic(v1::Parallel::SAME_IN_ATTEMPT);
-      return absl::OkStatus();
     case v1::Parallel::ANY:
     case v1::Parallel::SAME_IN_ATTEMPT:
       return absl::OkStatus();
@@ -98,6 +98,9 @@ absl::Status ResolveArithmetic(v1::Parallel& parallel) {
   }
 }
 
+// Planning takes time by the square of them.
+constexpr int64_t kMostLayerShards = 2048;
+
 absl::Status CheckTensorParallel(const v1::JobSpec& spec) {
   const int32_t tensor = spec.parallel().tensor();
   if (tensor == 1) return absl::OkStatus();
@@ -107,6 +110,17 @@ absl::Status CheckTensorParallel(const v1::JobSpec& spec) {
     return NotBuilt("spec.parallel.tensor",
                     absl::StrCat(tensor, " shards of ", FamilyOf(spec.model())),
                     "use 1; gpt, llama, bert and vit can be cut");
+  }
+  const int64_t layers = model.has_gpt()     ? model.gpt().layers()
+                         : model.has_llama() ? model.llama().layers()
+                         : model.has_bert()  ? model.bert().layers()
+                                             : model.vit().layers();
+  if (layers * tensor > kMostLayerShards) {
+    return Invalid(
+        "spec.parallel.tensor", tensor,
+        absl::StrCat(" cuts ", layers, " layers into ", layers * tensor,
+                     " shards; expected at most ", kMostLayerShards, ", which is tensor ",
+                     std::max<int64_t>(1, kMostLayerShards / layers)));
   }
   if (spec.resources().device() != v1::Resources::CPU) {
     return NotBuilt("spec.resources.device", "a slot that may be a GPU" + with, "use CPU");

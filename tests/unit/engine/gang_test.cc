@@ -82,6 +82,22 @@ TEST(Gang, RanksThatMayComputeOtherBitsHaveNoOneArithmetic) {
   });
 }
 
+TEST(Gang, CachesOfAnotherSizeAreToldAndDoNotFail) {
+  InThreads(3, [&](Communicator& communicator) {
+    const Gang gang(&communicator);
+    Arithmetic mine = OfRank(0);
+    mine["caches"] = gang.rank() == 2 ? "32 MiB" : "16 MiB";
+    const auto mixed = CompareArithmetic(gang, mine, v1::Parallel::ARITHMETIC_UNSPECIFIED);
+    ASSERT_TRUE(mixed.ok()) << mixed.status();
+    EXPECT_TRUE(mixed->arithmetic.empty());
+    EXPECT_EQ(mixed->difference, "caches: 16 MiB on rank 0, 32 MiB on rank 2");
+    const absl::Status status = CompareArithmetic(gang, gang.rank() == 1 ? OfRank(1) : mine,
+                                                  v1::Parallel::ARITHMETIC_UNSPECIFIED)
+                                    .status();
+    EXPECT_THAT(std::string(status.message()), HasSubstr("spec.parallel.arithmetic is not ANY"));
+  });
+}
+
 TEST(Gang, AllReturnWhatWentWrong) {
   InThreads(3, [&](Communicator& communicator) {
     const Gang gang(&communicator);

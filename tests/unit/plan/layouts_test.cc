@@ -94,6 +94,21 @@ TEST(Layouts, AreThoseThatWerePlannedInTime) {
   EXPECT_THAT(layouts.value(), SizeIs(2));
 }
 
+TEST(Layouts, OfWhichOneDoesNotFitTellsTheOthers) {
+  v1::JobSpec spec = Cut(CharGptSpec(), 8, 64);
+  const DataFacts facts = TokenFacts(65);
+  // The links of eight ranks take more than the budget leaves.
+  const int64_t alone = (*PlanLayouts(spec, facts, {1}, {}, Never))[0].bytes_per_slot();
+  spec.mutable_training()->mutable_recompute()->set_slot_bytes(alone);
+  const auto layouts = PlanLayouts(spec, facts, {1, 8, 2}, {}, Never);
+  ASSERT_TRUE(layouts.ok()) << layouts.status();
+  ASSERT_THAT(*layouts, SizeIs(3));
+  EXPECT_EQ((*layouts)[0].bytes_per_slot(), alone);
+  EXPECT_THAT((*layouts)[1].refused(), HasSubstr("spec.training.recompute.slot_bytes"));
+  EXPECT_EQ((*layouts)[1].slots(), 8);
+  EXPECT_EQ((*layouts)[2].slots(), 2);
+}
+
 TEST(AdviseOnLogicalRanks, SpeaksWhereSlotsWouldWait) {
   v1::JobSpec spec = Cut(GptSpec(), 8, 48);
   EXPECT_EQ(AdviseOnLogicalRanks(spec), "");
@@ -106,6 +121,10 @@ TEST(AdviseOnLogicalRanks, SpeaksWhereSlotsWouldWait) {
             "whose last digits differ.");
   spec.mutable_training()->set_batch_size(8);
   EXPECT_THAT(AdviseOnLogicalRanks(spec), ::testing::EndsWith("4 slots would be as fast."));
+  spec.mutable_training()->set_batch_size(48);
+  spec.mutable_training()->set_micro_batch_size(6);
+  EXPECT_THAT(AdviseOnLogicalRanks(spec), ::testing::EndsWith("4 slots would be as fast."))
+      << "twelve would leave four samples each";
 }
 
 }  // namespace

@@ -73,6 +73,14 @@ const std::vector<BadSpec>& RunningTable() {
       {"gradients are not sharded", MlpSpec,
        [](auto& s) { s.mutable_parallel()->set_shard(v1::Parallel::GRADIENTS); }, kUnbuilt,
        "spec.parallel.shard: GRADIENTS is not built yet; use OPTIMIZER"},
+      {"more shards of layers than can be planned", GptSpec,
+       [](auto& s) {
+         s.mutable_model()->mutable_gpt()->set_layers(100);
+         s.mutable_parallel()->set_tensor(32);
+       },
+       kInvalid,
+       "spec.parallel.tensor: 32 cuts 100 layers into 3200 shards; expected at most 2048, which is "
+       "tensor 20"},
       {"arithmetic of the first attempt", MlpSpec,
        [](auto& s) { s.mutable_parallel()->set_arithmetic(v1::Parallel::SAME); }, kUnbuilt,
        "spec.parallel.arithmetic: SAME is not built yet; use SAME_IN_ATTEMPT"},
