@@ -270,8 +270,9 @@ TEST_P(ShardsTest, DropoutOfSomeColumnsDropsWhatThatOfAllDrops) {
     const Vec x = RandomVec(n, 1);
     const Buffer whole = bench_.Floats(n);
     bench_.Run(Dropout{bench_.Floats(x), whole, {&state}, 2, kSamples, kRowsEach * all_cols, 0.3f});
-    for (const auto& [first, cols] : std::vector<std::pair<int64_t, int64_t>>{
+    for (const auto& columns_of_shard : std::vector<std::pair<int64_t, int64_t>>{
              {0, all_cols}, {1, all_cols - 1}, {all_cols / 3, all_cols / 2}}) {
+      const int64_t first = columns_of_shard.first, cols = columns_of_shard.second;
       const auto columns = [&](const Vec& all) {
         Vec some;
         for (int64_t i = 0; i < n; ++i) {

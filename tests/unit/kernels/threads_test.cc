@@ -109,13 +109,15 @@ TEST(Threads, Convolutions) {
 struct ProductShape {
   int64_t m, n, k;
 };
+
 TEST(Threads, Products) {
-  for (const auto& [m, n, k] :
+  for (const ProductShape& shape :
        {ProductShape{8, 8, 8}, {768, 384, 128}, {128, 384, 768}, {512, 128, 768},  {768, 65, 128},
         {65, 128, 768},        {10, 64, 8192},  {3, 5, 20000},   {100, 120, 1500}, {33, 65, 70},
         {200, 100, 300},       {65, 512, 96},   {300, 17, 64},   {1, 1000, 2048},  {8, 1000, 2048},
         {1000, 2048, 8},       {32, 2304, 768}, {48, 768, 3072}, {768, 3072, 16},  {64, 1, 300},
         {2, 48, 96},           {512, 512, 1},   {64, 64, 4096}}) {
+    const int64_t m = shape.m, n = shape.n, k = shape.k;
     const Vec va = RandomVec(m * k, 1), vb = RandomVec(k * n, 2), vc = RandomVec(m * n, 3);
     for (const DType type : kElements) {
       for (int flags = 0; flags < (type == DType::kF32 ? 4 : 8); ++flags) {
