@@ -27,7 +27,8 @@ struct GangArithmetic {
 };
 
 // Compares what the ranks compute with, `mine` on this one. Where they differ in what is known to
-// change bits, and may not, the failure has the fault kGang on every rank and says what GangArithmetic would say.
+// change bits, and may not, the failure has the fault kGang on every rank and says what
+// GangArithmetic would say.
 absl::StatusOr<GangArithmetic> CompareArithmetic(const Gang& gang, const Arithmetic& mine,
                                                  v1::Parallel::Arithmetic allowed);
 
