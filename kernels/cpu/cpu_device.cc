@@ -1,6 +1,5 @@
 #include "kernels/cpu/cpu_device.h"
 
-#include <omp.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 
@@ -95,7 +94,6 @@ absl::StatusOr<std::unique_ptr<Device>> OpenCpu(int threads) {
     return absl::InvalidArgumentError(
         absl::StrCat("threads is ", threads, "; expected 1 to ", kMost));
   }
-  omp_set_dynamic(0);  // a team of fewer threads than were asked for is given other pieces
   return std::make_unique<CpuDevice>(threads, *CpuDevice::SupportedTables().front());
 }
 

@@ -72,7 +72,8 @@ TEST(Layouts, EstimateStepsFromRates) {
   const auto seconds = [&](double link) {
     std::vector<double> found;
     const Rates rates = {.flops_per_second = 1e12, .bytes_per_second = link};
-    for (const auto& layout : *PlanLayouts(spec, facts, {1, 2, 4, 8}, rates, Never)) {
+    const auto layouts = PlanLayouts(spec, facts, {1, 2, 4, 8}, rates, Never).value();
+    for (const v1::LayoutPlan& layout : layouts) {
       found.push_back(layout.step_seconds());
     }
     return found;
