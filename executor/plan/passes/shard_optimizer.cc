@@ -86,7 +86,12 @@ TensorId AddAlias(const std::string& what, TensorId of, int64_t first, int64_t n
 }
 
 bool ShardsOptimizer(const v1::JobSpec& spec, int64_t ranks) {
-  return ranks > 1 && spec.parallel().shard() != v1::Parallel::NONE;
+  if (ranks == 1) return false;
+  const v1::Parallel& parallel = spec.parallel();
+  if (parallel.shard() != v1::Parallel::SHARD_UNSPECIFIED) {
+    return parallel.shard() != v1::Parallel::NONE;
+  }
+  return !spec.optimizer().has_muon() && parallel.tensor() <= 1;
 }
 
 void ShareOut(const v1::JobSpec& spec, const TrainedParameters& parameters, int64_t ranks,

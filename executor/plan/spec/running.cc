@@ -142,13 +142,11 @@ absl::Status CheckTensorParallel(const v1::JobSpec& spec) {
   return absl::OkStatus();
 }
 
-absl::Status ResolveShard(v1::Parallel& parallel, const v1::Optimizer& optimizer) {
+// The default is not written down: workers of an older version know no such field.
+absl::Status CheckShard(const v1::Parallel& parallel, const v1::Optimizer& optimizer) {
   const std::string at = "spec.parallel.shard";
   switch (parallel.shard()) {
     case v1::Parallel::SHARD_UNSPECIFIED:
-      parallel.set_shard(optimizer.has_muon() || parallel.tensor() > 1 ? v1::Parallel::NONE
-                                                                       : v1::Parallel::OPTIMIZER);
-      return absl::OkStatus();
     case v1::Parallel::NONE:
       return absl::OkStatus();
     case v1::Parallel::OPTIMIZER:

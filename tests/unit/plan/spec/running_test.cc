@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "executor/plan/passes/shard_optimizer.h"
 #include "executor/plan/spec/spec.h"
 #include "tests/unit/plan/spec/bad_specs.h"
 #include "tests/unit/plan/specs.h"
@@ -214,6 +215,28 @@ TEST(ResolveSpec, AcceptsSeveralSlots) {
   const v1::JobSpec resolved = *ResolveSpec(spec);
   EXPECT_EQ(resolved.parallel().logical_ranks(), 3);
   EXPECT_EQ(resolved.training().micro_batch_size(), 2);
+}
+
+// A worker of an older version refuses a spec with a field that it does not know.
+TEST(ResolveSpec, WritesNoDefaultThatOlderWorkersDoNotKnow) {
+  const v1::JobSpec resolved = *ResolveSpec(MlpSpec());
+  EXPECT_EQ(resolved.parallel().shard(), v1::Parallel::SHARD_UNSPECIFIED);
+  EXPECT_EQ(resolved.parallel().arithmetic(), v1::Parallel::ARITHMETIC_UNSPECIFIED);
+  EXPECT_FALSE(resolved.parallel().has_progress_timeout_seconds());
+}
+
+TEST(ShardsOptimizer, UnlessTheJobOrItsOptimizerSaysOtherwise) {
+  v1::JobSpec spec = *ResolveSpec(MlpSpec());
+  EXPECT_FALSE(ShardsOptimizer(spec, 1));
+  EXPECT_TRUE(ShardsOptimizer(spec, 2));
+  spec.mutable_parallel()->set_shard(v1::Parallel::NONE);
+  EXPECT_FALSE(ShardsOptimizer(spec, 2));
+  spec.mutable_parallel()->clear_shard();
+  spec.mutable_parallel()->set_tensor(2);
+  EXPECT_FALSE(ShardsOptimizer(spec, 2));
+  spec.mutable_parallel()->clear_tensor();
+  spec.mutable_optimizer()->mutable_muon();
+  EXPECT_FALSE(ShardsOptimizer(spec, 2));
 }
 
 }  // namespace
