@@ -36,6 +36,19 @@ bool IsUid(absl::string_view uid) {
   return true;
 }
 
+constexpr int64_t kMostOfClaim = 1024;  // bytes
+
+// Readers see the whole file or none. No fsync: after a crash of the machine nothing runs, and a
+// rank without a readable assignment counts as lost.
+absl::Status WriteWhole(const std::string& path, absl::string_view data) {
+  const std::string temporary = absl::StrCat(path, ".tmp");
+  FileDescriptor fd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!fd.valid()) return ErrnoStatus(errno, temporary);
+  TY_RETURN_IF_ERROR(WriteAll(fd.get(), data, temporary));
+  if (rename(temporary.c_str(), path.c_str()) != 0) return ErrnoStatus(errno, path);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::string RunDirectory::NameOf(const v1::RankKey& key) {
@@ -62,24 +75,23 @@ absl::StatusOr<v1::RankKey> RunDirectory::ParseName(const std::string& name) {
 }
 
 absl::Status RunDirectory::WriteAssignment(const v1::Assignment& assignment) const {
+  v1::Assignment without_claim = assignment;
+  without_claim.mutable_key()->clear_claim();
   std::string json;
   google::protobuf::util::JsonPrintOptions options;
   options.add_whitespace = true;
   options.preserve_proto_field_names = true;
-  const auto printed = google::protobuf::util::MessageToJsonString(assignment, &json, options);
+  const auto printed = google::protobuf::util::MessageToJsonString(without_claim, &json, options);
   if (!printed.ok()) return absl::InternalError(printed.ToString());
 
   TY_RETURN_IF_ERROR(MakeDirectories(path_, 0700));
-  // No fsync: after a crash of the machine nothing runs, and a rank without a readable assignment
-  // counts as lost.
-  const std::string temporary = absl::StrCat(assignment_path(), ".tmp");
-  FileDescriptor fd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (!fd.valid()) return ErrnoStatus(errno, temporary);
-  TY_RETURN_IF_ERROR(WriteAll(fd.get(), json, temporary));
-  if (rename(temporary.c_str(), assignment_path().c_str()) != 0) {
-    return ErrnoStatus(errno, assignment_path());
+  const std::string& claim = assignment.key().claim();
+  if (!claim.empty()) {
+    TY_RETURN_IF_ERROR(WriteWhole(claim_path(), claim));
+  } else if (unlink(claim_path().c_str()) != 0 && errno != ENOENT) {
+    return ErrnoStatus(errno, claim_path());
   }
-  return absl::OkStatus();
+  return WriteWhole(assignment_path(), json);
 }
 
 absl::StatusOr<v1::Assignment> RunDirectory::ReadAssignment() const {
@@ -88,6 +100,12 @@ absl::StatusOr<v1::Assignment> RunDirectory::ReadAssignment() const {
   const auto parsed = google::protobuf::util::JsonStringToMessage(json, &assignment);
   if (!parsed.ok()) {
     return absl::DataLossError(absl::StrCat(assignment_path(), ": ", parsed.ToString()));
+  }
+  absl::StatusOr<std::string> claim = ReadFile(claim_path(), kMostOfClaim);
+  if (claim.ok()) {
+    assignment.mutable_key()->set_claim(*std::move(claim));
+  } else if (!absl::IsNotFound(claim.status())) {
+    return claim.status();
   }
   return assignment;
 }

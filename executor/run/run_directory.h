@@ -4,6 +4,8 @@
 // what the other did while it was away. Layout of {state}/ranks/{job_uid}.{attempt}.{rank}/:
 //
 //   assignment.json  the Assignment, protobuf JSON; written once by the agent before the start
+//   claim            its key.claim, if it has one, which workers from before there were claims
+//                    would refuse there; written before it
 //   events.log       RankEvents by the worker, the last one (Exited) by the agent; event_log.h.
 //                    A long run's beginning, acknowledged long ago, may be a hole
 //   lease            3 native int64, CLOCK_BOOTTIME nanoseconds: until when the worker may run,
@@ -37,6 +39,7 @@ class RunDirectory {
 
   const std::string& path() const { return path_; }
   std::string assignment_path() const { return path_ + "/assignment.json"; }
+  std::string claim_path() const { return path_ + "/claim"; }
   std::string events_path() const { return path_ + "/events.log"; }
   std::string lease_path() const { return path_ + "/lease"; }
   std::string pid_path() const { return path_ + "/pid"; }

@@ -37,6 +37,18 @@ TEST_F(RunDirectoryTest, AssignmentIsReadBackBitForBit) {
   EXPECT_EQ(back->SerializeAsString(), Example().SerializeAsString());
 }
 
+// Workers from before there were claims refuse an assignment with a field that they do not know.
+TEST_F(RunDirectoryTest, TheClaimIsReadBackAndIsNotInTheAssignmentsFile) {
+  const RunDirectory directory(folder_ + "/ranks/a.1.0");
+  v1::Assignment claimed = Example();
+  claimed.mutable_key()->set_claim("7c1f");
+  ASSERT_TRUE(directory.WriteAssignment(claimed).ok());
+  EXPECT_EQ(ReadFile(directory.assignment_path())->find("claim"), std::string::npos);
+  EXPECT_EQ(directory.ReadAssignment()->key().claim(), "7c1f");
+  ASSERT_TRUE(directory.WriteAssignment(Example()).ok());
+  EXPECT_EQ(directory.ReadAssignment()->key().claim(), "") << "the old one is gone";
+}
+
 TEST_F(RunDirectoryTest, AssignmentThatIsMissingOrBrokenIsTold) {
   const RunDirectory directory(folder_);
   EXPECT_EQ(directory.ReadAssignment().status().code(), absl::StatusCode::kNotFound);
