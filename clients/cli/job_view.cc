@@ -89,6 +89,14 @@ std::string RanksText(const v1::JobSpec& spec) {
   const int slots = std::max(1, spec.resources().min_slots());
   const int most = std::max(slots, spec.resources().max_slots());
   const int logical = spec.parallel().has_logical_ranks() ? spec.parallel().logical_ranks() : slots;
+  if (const int sharing = spec.parallel().layout().tensor(); sharing > 1) {
+    const int groups = std::max(1, slots / sharing);
+    const int fewest = logical / groups, hosts = (logical + groups - 1) / groups;
+    return absl::StrCat(slots, slots > sharing ? ", of which each " : ", of which ", sharing,
+                        " share the shards of ", fewest,
+                        hosts > fewest ? absl::StrCat(" or ", hosts) : "",
+                        hosts == 1 ? " logical rank" : " logical ranks");
+  }
   if (logical == 1) return "";
   if (most > slots) {
     return absl::StrCat(slots, " to ", most, ", which share ", logical, " logical ranks");

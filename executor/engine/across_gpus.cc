@@ -244,6 +244,11 @@ absl::Status AcrossGpus::GatherParameters() {
   return absl::OkStatus();
 }
 
+absl::Status AcrossGpus::InOrder(const std::function<absl::Status()>&) {
+  return WithFault(Fault::kUnimplemented,
+                   absl::UnimplementedError("hosts that exchange what GPUs compute"));
+}
+
 absl::Status AcrossGpus::Gather(absl::Span<const absl::Span<char>> parts) {
   return OfGang(links_.AllGather(session_.stream(), parts));
 }

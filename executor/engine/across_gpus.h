@@ -31,6 +31,7 @@ class AcrossGpus : public AcrossRanks {
   absl::Status CompleteLeaves() override;
   absl::Status ShareLeaves() override;
   absl::Status GatherParameters() override;
+  absl::Status InOrder(const std::function<absl::Status()>& exchange) override;
   absl::Status Gather(absl::Span<const absl::Span<char>> parts) override;
 
  private:

@@ -101,6 +101,11 @@ absl::Status AcrossHosts::GatherParameters() {
   return absl::OkStatus();
 }
 
+absl::Status AcrossHosts::InOrder(const std::function<absl::Status()>& exchange) {
+  lane_.Start(exchange);
+  return lane_.Wait();
+}
+
 absl::Status AcrossHosts::Gather(absl::Span<const absl::Span<char>> parts) {
   TY_RETURN_IF_ERROR(session_.Synchronize());
   return gang_.AllGather(parts);

@@ -27,6 +27,7 @@ class AcrossHosts : public AcrossRanks {
   absl::Status CompleteLeaves() override;
   absl::Status ShareLeaves() override;
   absl::Status GatherParameters() override;
+  absl::Status InOrder(const std::function<absl::Status()>& exchange) override;
   absl::Status Gather(absl::Span<const absl::Span<char>> parts) override;
 
  private:

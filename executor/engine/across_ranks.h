@@ -3,6 +3,7 @@
 // What the ranks of a gang exchange in a step: sums, the norm, and what each stepped.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "absl/status/status.h"
@@ -48,6 +49,10 @@ class AcrossRanks {
 
   // What every rank stepped of the parameters goes to all.
   virtual absl::Status GatherParameters() = 0;
+
+  // Makes another exchange of these ranks, behind all that were started, and waits for it, and so
+  // for those. kGang where one of these failed.
+  virtual absl::Status InOrder(const std::function<absl::Status()>& exchange) = 0;
 
   // parts[r], in the device's memory, of rank r goes to all.
   virtual absl::Status Gather(absl::Span<const absl::Span<char>> parts) = 0;

@@ -22,6 +22,16 @@ bool NothingCounts(const absl::Status& status) {
   return status.GetPayload(kNothingCounts).has_value();
 }
 
+Evaluator::Evaluator(Session& session, const data::Dataset& dataset, int64_t threads,
+                     const Groups& groups)
+    : session_(session),
+      dataset_(dataset),
+      threads_(threads),
+      groups_(groups),
+      gang_(groups_.data()) {
+  if (!groups_.shards().alone()) shards_.emplace(session, groups_.shards());
+}
+
 absl::Status Evaluator::Tune() { return PrepareOnce(true); }
 
 absl::Status Evaluator::PrepareOnce(bool tune) {
@@ -29,6 +39,7 @@ absl::Status Evaluator::PrepareOnce(bool tune) {
   const plan::Plan& plan = session_.plan();
   TY_ASSIGN_OR_RETURN(begin_, session_.Prepare(plan.evaluate_begin));
   TY_ASSIGN_OR_RETURN(kernels::Kernels program, session_.Prepare(plan.evaluate));
+  if (shards_) program = shards_->WithExchanges(std::move(program), plan.evaluate_exchanges);
   for (int64_t i = 0; i < session_.BatchesInUse(); ++i) {
     InFlight& flight = flights_.emplace_back();
     flight.losses = session_.AllocateHost(plan.tensors[plan.eval_losses].bytes());
@@ -45,7 +56,10 @@ absl::Status Evaluator::Enqueue(data::Loader& loader, InFlight& flight) {
   const plan::Plan& plan = session_.plan();
   TY_RETURN_IF_ERROR(session_.WaitForRoom());
   const absl::StatusOr<data::Loader::Batch> batch = loader.Next();
-  if (!batch.ok()) return WithDataFault(batch.status());
+  absl::Status loaded = WithDataFault(batch.status());
+  // The ranks that share shards compute a batch together, or none of them does.
+  if (shards_) loaded = groups_.shards().Agree(loaded);
+  TY_RETURN_IF_ERROR(loaded);
   flight.targets = static_cast<const int32_t*>(batch->targets);
   session_.Upload({.input = plan.eval_input,
                    .ids = plan.eval_ids,
@@ -53,6 +67,7 @@ absl::Status Evaluator::Enqueue(data::Loader& loader, InFlight& flight) {
                    .inputs = batch->inputs,
                    .targets = batch->targets});
   TY_RETURN_IF_ERROR(session_.Run(program_));
+  if (shards_) TY_RETURN_IF_ERROR(shards_->status());
   const auto read = [&](plan::TensorId id, char* to) {
     session_.Read(id, to, plan.tensors[id].bytes());
   };

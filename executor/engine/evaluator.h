@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,8 +13,9 @@
 #include "executor/data/clicks/auc.h"
 #include "executor/data/dataset/dataset.h"
 #include "executor/data/loader.h"
-#include "executor/engine/gang.h"
+#include "executor/engine/groups.h"
 #include "executor/engine/session.h"
+#include "executor/engine/shards_across_ranks.h"
 
 namespace trainyard::engine {
 
@@ -28,8 +30,7 @@ class Evaluator {
  public:
   // `session` and `dataset` must outlive it. `threads` prepare samples while a batch is evaluated.
   Evaluator(Session& session, const data::Dataset& dataset, int64_t threads = 1,
-            const Gang& gang = Gang())
-      : session_(session), dataset_(dataset), threads_(threads), gang_(gang) {}
+            const Groups& groups = Gang());
 
   // Prepares the kernels and measures what there is to choose (Session::Tune): the arena's content
   // is lost.
@@ -86,7 +87,9 @@ class Evaluator {
   Session& session_;
   const data::Dataset& dataset_;
   const int64_t threads_;
-  const Gang gang_;
+  const Groups groups_;
+  const Gang& gang_;                         // of groups_: the ranks that share out the batches
+  std::optional<ShardsAcrossRanks> shards_;  // of a gang that shares the shards of logical ranks
   kernels::Kernels begin_;
   Program program_;
   std::vector<InFlight> flights_;         // BatchesInUse of them

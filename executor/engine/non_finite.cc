@@ -96,7 +96,7 @@ absl::StatusOr<std::string> NonFiniteSearch::Scan(plan::TensorId id, int64_t par
 }
 
 absl::Status NonFiniteSearch::Look(plan::TensorId id, const std::string& what) {
-  if (id == plan::kNone || !found_.empty()) return absl::OkStatus();
+  if (id == plan::kNone || !found_.empty() || received_) return absl::OkStatus();
   TY_ASSIGN_OR_RETURN(const std::string bad, Scan(id));
   if (!bad.empty()) {
     found_ = absl::StrCat(what, " \"", session_.plan().tensors[id].name, "\", ", bad);
@@ -116,11 +116,24 @@ std::string NonFiniteSearch::Inputs(plan::Op op) const {
   return absl::StrCat("; its inputs are finite: ", absl::StrJoin(parts, ", "));
 }
 
+// What another rank makes is reported by that rank, which knows what it comes of.
+absl::Status NonFiniteSearch::LookAtReceived(const plan::Op& op, int64_t partial) {
+  for (const plan::TensorId id : Operands(op, /*written=*/false)) {
+    if (session_.plan().tensors[id].kind != plan::TensorKind::kReceived) continue;
+    TY_ASSIGN_OR_RETURN(const std::string bad, Scan(id, partial));
+    received_ |= !bad.empty();
+  }
+  return absl::OkStatus();
+}
+
 absl::Status NonFiniteSearch::Run(const std::vector<plan::Op>& ops, const kernels::Kernels& program,
                                   const std::string& where, int64_t partial) {
   const size_t loss = std::find_if(ops.begin(), ops.end(), IsLoss) - ops.begin();
-  for (size_t i = 0; i < ops.size() && found_.empty(); ++i) {
-    session_.Launch(program[i]);
+  for (size_t i = 0; i < ops.size(); ++i) {
+    session_.Launch(program[i]);  // all of them: other ranks may wait for what they find
+    if (!found_.empty() || received_) continue;
+    TY_RETURN_IF_ERROR(LookAtReceived(ops[i], partial));
+    if (received_) continue;
     for (const plan::TensorId id : Operands(ops[i], /*written=*/true)) {
       TY_ASSIGN_OR_RETURN(const std::string bad, Scan(id, partial));
       if (bad.empty()) continue;

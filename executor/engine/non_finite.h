@@ -23,9 +23,9 @@ class NonFiniteSearch {
   // Looks at a tensor that no op of the step wrote; `what` says what it is: "parameter".
   absl::Status Look(plan::TensorId id, const std::string& what);
 
-  // Runs `program`, the kernels of `ops`, one by one, until one of them writes what is not finite.
-  // `where` follows the op's name: "micro-batch 2 of 4". They were prepared for partial sum
-  // `partial`.
+  // Runs `program`, the kernels of `ops`, one by one, and looks at what they write until one of
+  // them writes what is not finite, or reads such a value that another rank made. `where` follows
+  // the op's name: "micro-batch 2 of 4". They were prepared for partial sum `partial`.
   absl::Status Run(const std::vector<plan::Op>& ops, const kernels::Kernels& program,
                    const std::string& where, int64_t partial = 0);
 
@@ -34,11 +34,13 @@ class NonFiniteSearch {
   // magnitude.
   absl::StatusOr<std::string> Scan(plan::TensorId id, int64_t partial = 0);
   std::string Inputs(plan::Op op) const;
+  absl::Status LookAtReceived(const plan::Op& op, int64_t partial);
 
   Session& session_;
   std::vector<char> chunk_;
   std::map<plan::TensorId, double> largest_;  // of each tensor, when it was last looked at
   std::string found_;
+  bool received_ = false;  // what is not finite came from another rank
 };
 
 }  // namespace trainyard::engine

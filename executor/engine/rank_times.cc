@@ -37,12 +37,12 @@ RankTimes StepTimes::Take() {
   return times;
 }
 
-SlowestRank FindSlowest(absl::Span<const RankTimes> ranks, int64_t logical_ranks) {
+SlowestRank FindSlowest(absl::Span<const RankTimes> ranks, const RankShares& shares) {
   std::vector<std::pair<double, int>> of_share;
   std::vector<double> hosted;
   const int count = static_cast<int>(ranks.size());
   for (int rank = 0; rank < count; ++rank) {
-    const int64_t share = plan::HostedBy(logical_ranks, count, rank).size();
+    const int64_t share = shares.of_rank(count, rank);
     hosted.push_back(static_cast<double>(std::max<int64_t>(1, share)));
     of_share.emplace_back(ranks[rank].compute_ms / hosted.back(), rank);
   }
@@ -56,7 +56,7 @@ SlowestRank FindSlowest(absl::Span<const RankTimes> ranks, int64_t logical_ranks
 }
 
 std::map<std::string, double> RankMetrics(absl::Span<const RankTimes> ranks,
-                                          int64_t logical_ranks) {
+                                          const RankShares& shares) {
   std::map<std::string, double> values;
   if (ranks.empty()) return values;
   values["ranks.count"] = static_cast<double>(ranks.size());
@@ -69,7 +69,7 @@ std::map<std::string, double> RankMetrics(absl::Span<const RankTimes> ranks,
     values[prefix + "max_rank"] = sorted.back().second;
   }
   values["ranks.planned_bytes.max"] = Sorted(ranks, &RankTimes::planned_bytes).back().first;
-  const SlowestRank slowest = FindSlowest(ranks, logical_ranks);
+  const SlowestRank slowest = FindSlowest(ranks, shares);
   values["ranks.slowest"] = slowest.rank;
   values["ranks.slowest_ratio"] = slowest.ratio;
   if (ranks.size() > kRanksOneByOne) return values;
@@ -82,9 +82,9 @@ std::map<std::string, double> RankMetrics(absl::Span<const RankTimes> ranks,
 }
 
 std::string StragglerWatch::Look(int64_t steps, absl::Span<const RankTimes> ranks,
-                                 int64_t logical_ranks) {
+                                 const RankShares& shares) {
   if (told_ || !std::exchange(begun_, true)) return "";
-  const SlowestRank slowest = FindSlowest(ranks, logical_ranks);
+  const SlowestRank slowest = FindSlowest(ranks, shares);
   const RankTimes& times = ranks[slowest.rank];
   const bool slow = slowest.ratio >= kRatio &&
                     slowest.excess_ms >= kShareOfStep * (times.compute_ms + times.wait_ms);

@@ -8,6 +8,7 @@
 
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "executor/plan/graph/fold_tree.h"
 
 namespace trainyard::engine {
 
@@ -36,6 +37,17 @@ class StepTimes {
   int64_t steps_ = 0;
 };
 
+// How the ranks share out the logical ranks: each `sharing` neighbours the shards of the same.
+struct RankShares {
+  int64_t logical_ranks = 1;
+  int sharing = 1;
+
+  // How many the rank has something of, of `ranks` ranks.
+  int64_t of_rank(int ranks, int rank) const {
+    return plan::HostedBy(logical_ranks, ranks / sharing, rank / sharing).size();
+  }
+};
+
 // All below go by how long a rank computes for each logical rank that it hosts (plan::HostedBy): a
 // rank that hosts more than others may take longer. The median is the lower one of two.
 
@@ -44,14 +56,15 @@ struct SlowestRank {
   double ratio = 1;      // to the median rank
   double excess_ms = 0;  // per step: so much less it would compute if it were as fast as the median
 };
-SlowestRank FindSlowest(absl::Span<const RankTimes> ranks, int64_t logical_ranks);
+SlowestRank FindSlowest(absl::Span<const RankTimes> ranks, const RankShares& shares);
 
 // Up to so many ranks are reported one by one.
 inline constexpr int kRanksOneByOne = 8;
 
 // The ranks as values of a metric point, at most 40 however many they are: extremes and medians as
 // "ranks.compute_ms.max" and "ranks.compute_ms.max_rank", of few ranks each as "rank.3.compute_ms".
-std::map<std::string, double> RankMetrics(absl::Span<const RankTimes> ranks, int64_t logical_ranks);
+std::map<std::string, double> RankMetrics(absl::Span<const RankTimes> ranks,
+                                          const RankShares& shares);
 
 // Looks for a rank that the others wait for all the time.
 class StragglerWatch {
@@ -63,7 +76,7 @@ class StragglerWatch {
 
   // What `ranks` measured in `steps` steps. Returns what to tell of a straggler, once; else "". The
   // first report does not count: kernels are prepared in its steps.
-  std::string Look(int64_t steps, absl::Span<const RankTimes> ranks, int64_t logical_ranks);
+  std::string Look(int64_t steps, absl::Span<const RankTimes> ranks, const RankShares& shares);
 
  private:
   bool begun_ = false;

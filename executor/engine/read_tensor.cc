@@ -44,6 +44,7 @@ absl::Status ReadStoredShards(const weights::SafetensorsFile& file, const std::s
     TY_RETURN_IF_ERROR(file.Read(entry, begin, bytes, chunk.data()));
     plan::ForEachRun(tensor, begin / kSize, bytes / kSize,
                      [&](const plan::ShardPiece& piece, int64_t offset, int64_t at, int64_t n) {
+                       if (places[piece.position] == plan::kNone) return;
                        session.Write(places[piece.position], chunk.data() + at * kSize, n * kSize,
                                      offset * kSize);
                      });

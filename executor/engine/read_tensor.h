@@ -20,7 +20,8 @@ absl::Status ReadTensor(const weights::SafetensorsFile& file, const std::string&
 absl::Status ReadStored(const weights::SafetensorsFile& file, const std::string& name,
                         const plan::StoredTensor& stored, Session& session, plan::TensorId id);
 
-// The same of a tensor of which the plan has shards: each piece goes to `places` at its position.
+// The same of a tensor of which the plan has shards: each piece goes to `places` at its position,
+// by the group (plan::ByGroup); kNone: nowhere.
 absl::Status ReadStoredShards(const weights::SafetensorsFile& file, const std::string& name,
                               const plan::StoredInShards& tensor,
                               const std::vector<plan::TensorId>& places, Session& session);

@@ -1,5 +1,6 @@
 #include "executor/engine/restore_tensors.h"
 
+#include <algorithm>
 #include <string>
 
 #include "absl/container/flat_hash_set.h"
@@ -63,10 +64,15 @@ class Source {
 // goes, kNone: nowhere.
 absl::Status ReadShards(const weights::SafetensorsFile& file, const std::string& prefix,
                         const std::vector<plan::TensorId>& places, Session& session) {
+  const std::vector<plan::TensorId> of_group =
+      plan::ByGroup(session.plan(), places, plan::TensorId(plan::kNone));
   for (const plan::StoredInShards& tensor : plan::StoredShards(session.plan())) {
-    if (places[tensor.pieces[0].position] == plan::kNone) continue;
+    const bool any = std::any_of(
+        tensor.pieces.begin(), tensor.pieces.end(),
+        [&](const plan::ShardPiece& piece) { return of_group[piece.position] != plan::kNone; });
+    if (!any) continue;
     TY_RETURN_IF_ERROR(
-        ReadStoredShards(file, prefix + tensor.stored.name, tensor, places, session));
+        ReadStoredShards(file, prefix + tensor.stored.name, tensor, of_group, session));
   }
   return absl::OkStatus();
 }
@@ -105,9 +111,7 @@ absl::Status RestoreTensors(const Checkpoint& checkpoint, Session& session) {
     }
   }
   if (plan.averages.empty()) return absl::OkStatus();
-  std::vector<plan::TensorId> averages = plan.averages;
-  averages.resize(plan.parameters.size(), plan::kNone);  // frozen ones have none
-  return ReadShards(*checkpoint.ema, "", averages, session);
+  return ReadShards(*checkpoint.ema, "", plan.averages, session);  // frozen ones have none
 }
 
 }  // namespace trainyard::engine

@@ -1,5 +1,6 @@
 #include "executor/engine/run.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/evaluator.h"
 #include "executor/engine/fault.h"
+#include "executor/engine/groups.h"
 #include "executor/engine/load_weights.h"
 #include "executor/engine/restore.h"
 #include "executor/engine/session.h"
@@ -75,10 +77,18 @@ int64_t LoaderThreads(const v1::JobSpec& spec, const data::Dataset& dataset, int
 // Whether so many ranks can train the job.
 absl::Status CheckCanTrain(const Gang& gang, const v1::JobSpec& spec) {
   const int64_t logical_ranks = spec.parallel().logical_ranks();
-  if (gang.size() > logical_ranks) {
+  const int sharing = std::max(1, spec.parallel().layout().tensor());
+  if (gang.size() % sharing != 0) {
+    return WithSpecFault(absl::InvalidArgumentError(absl::StrCat(
+        "spec.parallel.layout.tensor: ", sharing, " ranks share the shards of a logical rank, and ",
+        gang.size(), gang.size() == 1 ? " rank is" : " ranks are",
+        " no multiple of it; run a multiple, or leave it out")));
+  }
+  if (gang.size() / sharing > logical_ranks) {
     return WithSpecFault(absl::InvalidArgumentError(
         absl::StrCat("spec.parallel.logical_ranks: ", logical_ranks, " cannot be shared by ",
-                     gang.size(), " ranks; use as many, or fewer ranks")));
+                     gang.size(), " ranks; use ", gang.size() / sharing, ", or at most ",
+                     logical_ranks * sharing, " ranks")));
   }
   return absl::OkStatus();
 }
@@ -88,8 +98,10 @@ absl::Status CheckSameStart(const Gang& gang, const v1::JobSpec& spec, const dat
                             const std::optional<ChosenCheckpoint>& chosen) {
   if (gang.alone()) return absl::OkStatus();
   const std::string shard = v1::Parallel::Shard_Name(spec.parallel().shard());
-  TY_RETURN_IF_ERROR(
-      gang.CheckSame("the spec", absl::StrCat(SpecDigest(spec), " ", shard), Fault::kInternal));
+  TY_RETURN_IF_ERROR(gang.CheckSame(
+      "the spec",
+      absl::StrCat(SpecDigest(spec), " ", shard, " ", spec.parallel().layout().tensor()),
+      Fault::kInternal));
   TY_RETURN_IF_ERROR(gang.CheckSame(
       "the data",
       absl::StrCat(dataset.size(data::Split::kTrain), " samples to train on and ",
@@ -195,20 +207,21 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const Gang& ranks,
   TY_ASSIGN_OR_RETURN(const std::unique_ptr<NcclCommunicator> links,
                       LinkGpus(device, ranks, spec.parallel()));
   const Gang gang = ranks.LinkedBy(links.get());
+  const Groups groups(gang, static_cast<int>(plan.host.ranks));
   const int64_t threads = LoaderThreads(spec, dataset, request.threads);
   RunState state = chosen ? chosen->checkpoint.run : RunState();
-  data::Loader loader(dataset, LoaderOptions(device, spec, plan, gang, threads,
+  data::Loader loader(dataset, LoaderOptions(device, spec, plan, groups.data(), threads,
                                              chosen ? chosen->checkpoint.step : 0, state.skips));
 
   TY_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, Session::Open(device, plan));
-  Evaluator evaluator(*session, dataset, threads, gang);
+  Evaluator evaluator(*session, dataset, threads, groups);
   // Kernels are measured by running them on the arena, so that must be over before it holds
   // weights.
   if (device.Asynchronous() && (evaluation.every > 0 || evaluation.at_end)) {
     TY_RETURN_IF_ERROR(evaluator.Tune());
   }
   TY_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
-                      Trainer::Create(*session, spec, gang));
+                      Trainer::Create(*session, spec, groups));
   if (chosen) {
     TY_RETURN_IF_ERROR(WithStorageFault(trainer->Restore(chosen->checkpoint)));
   } else {
@@ -231,6 +244,7 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const Gang& ranks,
   chosen.reset();
   Steps steps({.device = device,
                .gang = gang,
+               .data_gang = groups.data(),
                .spec = spec,
                .dataset = dataset,
                .plan = plan,

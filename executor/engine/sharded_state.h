@@ -13,12 +13,11 @@
 #include "executor/engine/checkpoint/snapshot.h"
 #include "executor/engine/gang.h"
 #include "executor/engine/session.h"
+#include "executor/engine/state_exchange.h"
 
 namespace trainyard::engine {
 
-// Rank 0 reads, while the others serve, piece by piece: nobody holds more than a piece of what is
-// not its own. For one thread at a time. Failures of others have the fault kGang. Who serves waits
-// for rank 0 as long as its process lives: it may wait for a disk, or for its lease.
+// As StateExchange, of which each rank has its slices.
 class ShardedState {
  public:
   // `session`, of a sharded plan, and what `gang` stands for must outlive it.
@@ -26,21 +25,17 @@ class ShardedState {
 
   // Rank 0: the state of kind `kind` of the elements from `first` on, all of one parameter.
   absl::Status Read(size_t kind, int64_t first, absl::Span<float> to);
+  absl::Status End() { return exchange_.End(); }
 
-  // Rank 0: lets Serve return everywhere.
-  absl::Status End();
-
-  // The other ranks: hands out what Read asks for, until End.
-  absl::Status Serve();
+  // The other ranks.
+  absl::Status Serve() { return exchange_.Serve(); }
 
  private:
-  // Of rank 0: does not wait for ever for a rank that hangs.
-  absl::Status ExchangeSoon(absl::Span<const Transfer> transfers);
-  absl::Status ReadOwn(size_t kind, int64_t first, absl::Span<float> to);
+  absl::Status ReadOwn(const StateRequest& request, absl::Span<float> to);
 
   Session& session_;
-  const Gang gang_;
   const std::vector<plan::RankSlice> slices_;
+  StateExchange exchange_;
 };
 
 // Reads the same from a checkpoint.

@@ -196,12 +196,14 @@ absl::StatusOr<std::map<std::string, double>> Steps::ReportRanks() {
   TY_RETURN_IF_ERROR(
       p_.gang.ToLeader(Sent(absl::MakeSpan(&mine, 1)), Received(absl::MakeSpan(all))));
   // An asynchronous device computes and waits for others unseen.
+  const RankShares shares = {.logical_ranks = p_.plan.logical_ranks,
+                             .sharing = static_cast<int>(p_.plan.host.ranks)};
   const bool looks = p_.gang.leads() && !p_.device.Asynchronous();
-  const std::string straggler = looks ? stragglers_.Look(steps, all, p_.plan.logical_ranks) : "";
+  const std::string straggler = looks ? stragglers_.Look(steps, all, shares) : "";
   if (!straggler.empty()) {
     TY_RETURN_IF_ERROR(WithStorageFault(p_.observer.OnWarning(straggler)));
   }
-  return RankMetrics(all, p_.plan.logical_ranks);
+  return RankMetrics(all, shares);
 }
 
 absl::Status Steps::Report(const StepResult& result, absl::Duration took, absl::Duration waited,
@@ -382,7 +384,7 @@ absl::StatusOr<RunResult> Steps::Suspend(bool nothing_new) {
 
 absl::Status Steps::NotFinite(const StepResult& result) {
   // Delivers the micro-batches of that step once more.
-  data::Loader again(p_.dataset, LoaderOptions(p_.device, p_.spec, p_.plan, p_.gang,
+  data::Loader again(p_.dataset, LoaderOptions(p_.device, p_.spec, p_.plan, p_.data_gang,
                                                p_.loader_threads, done(), run_.skips));
   TY_ASSIGN_OR_RETURN(const std::string mine,
                       p_.trainer.FindNonFinite([&] { return again.Next(); }));

@@ -43,6 +43,7 @@ class Steps {
   struct Parts {
     kernels::Device& device;
     const Gang& gang;
+    const Gang& data_gang;  // of its ranks: those that share out the logical ranks
     const v1::JobSpec& spec;
     const data::Dataset& dataset;
     const plan::Plan& plan;

@@ -33,12 +33,17 @@ std::vector<StepPart> PartsOf(const plan::Plan& plan, const Gang& gang) {
 
 }  // namespace
 
-Trainer::Trainer(Session& session, const v1::JobSpec& spec, const Gang& gang)
-    : session_(session), gang_(gang), spec_(spec), parts_(PartsOf(session.plan(), gang)) {
+Trainer::Trainer(Session& session, const v1::JobSpec& spec, const Groups& groups)
+    : session_(session),
+      groups_(groups),
+      spec_(spec),
+      parts_(PartsOf(session.plan(), groups.data())) {
   const plan::Plan& plan = session.plan();
+  const Gang& data = groups.data();
   first_micro_batch_ =
-      plan::HostedBy(plan.logical_ranks, gang.size(), gang.rank()).first * plan.micro_batches;
-  if (plan.sharded) shares_.emplace(session, gang);
+      plan::HostedBy(plan.logical_ranks, data.size(), data.rank()).first * plan.micro_batches;
+  if (plan.sharded) shares_.emplace(session, data);
+  if (!groups.shards().alone()) hosted_.emplace(session, groups);
   for (InFlight& flight : flights_) {
     flight = {.states = session.AllocateHost(micro_batches() * sizeof(kernels::StepState)),
               .scalars = session.AllocateHost(plan.scalar_region.bytes + plan.sums_region.bytes),
@@ -47,8 +52,8 @@ Trainer::Trainer(Session& session, const v1::JobSpec& spec, const Gang& gang)
 }
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Session& session, const v1::JobSpec& spec,
-                                                         const Gang& gang) {
-  std::unique_ptr<Trainer> trainer(new Trainer(session, spec, gang));
+                                                         const Groups& groups) {
+  std::unique_ptr<Trainer> trainer(new Trainer(session, spec, groups));
   TY_RETURN_IF_ERROR(trainer->Prepare());
   // Optimizer state starts at zero, and kernels that sweep a region read its padding.
   TY_RETURN_IF_ERROR(session.Zero({.offset = 0, .bytes = session.plan().arena_bytes}));
@@ -57,9 +62,18 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Session& session, const
 
 absl::Status Trainer::Prepare() {
   const plan::Plan& plan = session_.plan();
-  if (!gang_.alone()) {
-    TY_ASSIGN_OR_RETURN(across_, AcrossRanks::Make(session_, gang_));
+  if (!groups_.data().alone()) {
+    TY_ASSIGN_OR_RETURN(across_, AcrossRanks::Make(session_, groups_.data()));
   }
+  if (!groups_.shards().alone()) {
+    ShardsAcrossRanks::InOrder in_order;
+    if (across_) in_order = [this](const auto& exchange) { return across_->InOrder(exchange); };
+    shards_.emplace(session_, groups_.shards(), std::move(in_order));
+  }
+  const auto with_exchanges = [this](const std::vector<plan::ShardExchange>& exchanges,
+                                     int64_t partial, kernels::Kernels& kernels) {
+    if (shards_) kernels = shards_->WithExchanges(std::move(kernels), exchanges, partial);
+  };
   TY_ASSIGN_OR_RETURN(copy_, session_.Prepare(plan.copy));
   TY_ASSIGN_OR_RETURN(begin_, session_.Prepare(plan.begin));
   int64_t places = 0;
@@ -67,11 +81,13 @@ absl::Status Trainer::Prepare() {
   for (int64_t partial = 0; partial < places; ++partial) {
     TY_ASSIGN_OR_RETURN(zero_.emplace_back(), session_.Prepare(plan.zero, partial));
     TY_ASSIGN_OR_RETURN(micro_.emplace_back(), session_.Prepare(plan.micro, partial));
+    with_exchanges(plan.micro_exchanges, partial, micro_.back());
     if (partial == 0) continue;
     TY_ASSIGN_OR_RETURN(folds_.emplace_back(), session_.Prepare(plan.folds[partial - 1]));
   }
   TY_ASSIGN_OR_RETURN(norm_leaves_, session_.Prepare(plan.norm_leaves));
   TY_ASSIGN_OR_RETURN(norm_, session_.Prepare(plan.norm));
+  with_exchanges(plan.norm_exchanges, 0, norm_);
   TY_ASSIGN_OR_RETURN(end_, session_.Prepare(plan.end));
   TY_ASSIGN_OR_RETURN(gathered_, session_.Prepare(plan.gathered));
   TY_ASSIGN_OR_RETURN(move_buffers_, session_.Prepare(plan.move_buffers));
@@ -208,16 +224,18 @@ absl::Status Trainer::Enqueue(const BatchSource& next) {
 absl::Status Trainer::EnqueueAhead(const BatchSource& next) {
   TY_CHECK(CanGoAhead() && on_their_way() == 1, on_their_way(), " steps on their way");
   const plan::Plan& plan = session_.plan();
-  return EnqueueTo(PartsAhead(plan.logical_ranks, gang_.size(), plan.micro_batches, micro_batches(),
-                              session_.BatchesInUse()),
+  return EnqueueTo(PartsAhead(plan.logical_ranks, groups_.data().size(), plan.micro_batches,
+                              micro_batches(), session_.BatchesInUse()),
                    next);
 }
 
 absl::Status Trainer::EnqueueTo(int64_t end, const BatchSource& next) {
   const plan::Plan& plan = session_.plan();
+  if (shards_ && next_micro_batch_ == 0) shards_->BeginStep();
   for (; next_micro_batch_ < end; ++next_micro_batch_) {
     TY_RETURN_IF_ERROR(Load(next, enqueued_, next_micro_batch_));
     const absl::Status ran = session_.Run(programs_.at(parts_[next_micro_batch_]));
+    if (shards_) TY_RETURN_IF_ERROR(shards_->status());
     if (across_) TY_RETURN_IF_ERROR(across_->Started());  // which may be why it did not run
     TY_RETURN_IF_ERROR(ran);
     if (move_buffers_.empty()) continue;
@@ -226,6 +244,10 @@ absl::Status Trainer::EnqueueTo(int64_t end, const BatchSource& next) {
   }
   if (next_micro_batch_ < micro_batches()) return absl::OkStatus();
   if (across_) TY_RETURN_IF_ERROR(EndOfGang());
+  if (shards_) {
+    shards_->EndStep();
+    TY_RETURN_IF_ERROR(shards_->status());
+  }
   if (!move_buffers_.empty()) TY_RETURN_IF_ERROR(MoveBuffers());
   const InFlight& flight = FlightOf(enqueued_);
   session_.ReadRegion(plan.scalar_region, flight.scalars.get());
@@ -260,8 +282,9 @@ absl::Status Trainer::MoveBuffers() {
   const int64_t bytes = plan.pending_region.bytes;
   if (across_) {
     std::vector<absl::Span<char>> of_ranks;
-    for (int rank = 0; rank < gang_.size(); ++rank) {
-      const plan::LeafRange run = plan::HostedBy(plan.logical_ranks, gang_.size(), rank);
+    const int ranks = groups_.data().size();
+    for (int rank = 0; rank < ranks; ++rank) {
+      const plan::LeafRange run = plan::HostedBy(plan.logical_ranks, ranks, rank);
       of_ranks.push_back(session_.InMemory({.offset = MomentsOf(run.first * plan.micro_batches),
                                             .bytes = run.size() * plan.micro_batches * bytes}));
     }
@@ -301,7 +324,9 @@ absl::StatusOr<StepResult> Trainer::Finish() {
 
 absl::StatusOr<std::string> Trainer::FindNonFinite(const BatchSource& next) {
   TY_CHECK(!busy(), "steps are on their way");
+  if (shards_) shards_->BeginStep();
   const absl::StatusOr<std::string> found = Search(next);
+  if (shards_) shards_->EndStep();
   TY_RETURN_IF_ERROR(session_.Synchronize());  // the caller may free the data now
   return found;
 }
@@ -320,8 +345,9 @@ absl::StatusOr<std::string> Trainer::Search(const BatchSource& next) {
   }
   TY_RETURN_IF_ERROR(search.Run(plan.begin, begin_, "begin of the step"));
   for (int64_t i = 0; i < micro_batches(); ++i) TY_RETURN_IF_ERROR(SearchPart(i, next, search));
+  if (shards_) TY_RETURN_IF_ERROR(shards_->status());
   // A value that one rank has found is in the sum of all.
-  TY_ASSIGN_OR_RETURN(const bool found, gang_.Any(!search.found().empty()));
+  TY_ASSIGN_OR_RETURN(const bool found, groups_.all().Any(!search.found().empty()));
   if (!found) {
     if (across_) TY_RETURN_IF_ERROR(across_->AddSums());
     if (plan.sharded) {
@@ -363,6 +389,7 @@ absl::Status Trainer::CopyTo(Snapshot& snapshot, Snapshot::ReadState state) {
   if (shares_) {
     TY_RETURN_IF_ERROR(snapshot.ReadStateInto(room, state ? state : StateOfRanks()));
   }
+  if (hosted_) TY_RETURN_IF_ERROR(snapshot.ReadElsewhere(ShardsOfRanks()));
   return session_.Synchronize();
 }
 
@@ -373,7 +400,7 @@ absl::Status Trainer::LendTo(Snapshot& snapshot, Snapshot::ReadState state) {
                                    .averages = session_.HostView(plan.ema_region),
                                    .buffers = session_.HostView(plan.buffer_region)};
   if (places.parameters == nullptr) return CopyTo(snapshot, std::move(state));
-  snapshot.Borrow(places);
+  snapshot.Borrow(places, hosted_ ? ShardsOfRanks() : nullptr);
   if (shares_) snapshot.BorrowState(state ? std::move(state) : StateOfRanks());
   snapshot.SetBatches(UpdatesOf(steps_done_) * plan.micro_batches * plan.logical_ranks);
   return session_.Synchronize();
@@ -385,9 +412,16 @@ Snapshot::ReadState Trainer::StateOfRanks() {
   };
 }
 
+Snapshot::ReadShard Trainer::ShardsOfRanks() {
+  return [this](int64_t what, size_t position, int64_t first, absl::Span<float> to) {
+    return hosted_->Read(what, position, first, to);
+  };
+}
+
 absl::Status Trainer::ServeState() {
+  if (hosted_) return groups_.all().leads() ? hosted_->End() : hosted_->Serve();
   if (!shares_) return absl::OkStatus();
-  return gang_.leads() ? shares_->End() : shares_->Serve();
+  return groups_.all().leads() ? shares_->End() : shares_->Serve();
 }
 
 }  // namespace trainyard::engine

@@ -20,10 +20,13 @@
 #include "executor/engine/checkpoint/read_checkpoint.h"
 #include "executor/engine/checkpoint/snapshot.h"
 #include "executor/engine/gang.h"
+#include "executor/engine/groups.h"
+#include "executor/engine/hosted_state.h"
 #include "executor/engine/load_weights.h"
 #include "executor/engine/loss_scale.h"
 #include "executor/engine/session.h"
 #include "executor/engine/sharded_state.h"
+#include "executor/engine/shards_across_ranks.h"
 #include "executor/engine/step_parts.h"
 #include "kernels/step_state.h"
 #include "trainyard/v1/spec.pb.h"
@@ -54,10 +57,10 @@ using BatchSource = std::function<absl::StatusOr<data::Loader::Batch>()>;
 // Thread-compatible.
 class Trainer {
  public:
-  // Zeroes the arena and prepares the step. `spec` must come from ResolveSpec. `gang`: the ranks
-  // that share its logical ranks, each with a trainer of its own.
+  // Zeroes the arena and prepares the step. `spec` must come from ResolveSpec. `groups`: the ranks
+  // that share its logical ranks and their shards, each with a trainer of its own.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(Session& session, const v1::JobSpec& spec,
-                                                         const Gang& gang = Gang());
+                                                         const Groups& groups = Gang());
   // Waits until the device reads and writes no host memory any more.
   ~Trainer() { session_.Synchronize().IgnoreError(); }
   Trainer(const Trainer&) = delete;
@@ -97,7 +100,9 @@ class Trainer {
   // Waits for the oldest step in flight. If it is not taken, no step is left in flight.
   absl::StatusOr<StepResult> Finish();
   // How long it has waited for other ranks in its steps so far, and added up what came from them.
-  absl::Duration waited() const { return waited_; }
+  absl::Duration waited() const {
+    return waited_ + (shards_ ? shards_->waited() : absl::ZeroDuration());
+  }
   int64_t on_their_way() const { return enqueued_ - steps_done_; }
   // Whether anything is enqueued whose result Finish has not returned.
   bool busy() const { return on_their_way() > 0 || next_micro_batch_ > 0; }
@@ -111,7 +116,8 @@ class Trainer {
   absl::StatusOr<std::string> FindNonFinite(const BatchSource& next);
 
   // Copies parameters, optimizer state, averages and buffers to the host. `state`: where the
-  // optimizer's state is read if it is sharded; null: from all ranks, which must ServeState.
+  // optimizer's state is read if it is sharded; null: from all ranks, which must ServeState. So
+  // must they where this rank hosts some shards of its logical ranks alone.
   absl::Status CopyTo(Snapshot& snapshot, Snapshot::ReadState state = nullptr);
 
   // As CopyTo, but without a copy where the host can read the device's memory. No step may be made
@@ -119,11 +125,11 @@ class Trainer {
   absl::Status LendTo(Snapshot& snapshot, Snapshot::ReadState state = nullptr);
 
   // Every rank calls it at the same places, after rank 0 was to copy or lend what all of them have:
-  // the others hand out their share until rank 0 calls it. Does nothing if nothing is sharded.
+  // the others hand out their share until rank 0 calls it. Does nothing if every rank has all.
   absl::Status ServeState();
 
  private:
-  Trainer(Session& session, const v1::JobSpec& spec, const Gang& gang);
+  Trainer(Session& session, const v1::JobSpec& spec, const Groups& groups);
 
   // Host memory that belongs to a step in flight.
   struct InFlight {
@@ -156,8 +162,9 @@ class Trainer {
   // Uploads the next micro-batch, number `i` of step `step`.
   absl::Status Load(const BatchSource& next, int64_t step, int64_t i);
   StepResult ReadResult(const InFlight& flight) const;
-  // Reads what is sharded from all ranks.
+  // Read what is sharded, or hosted, from the ranks that have it.
   Snapshot::ReadState StateOfRanks();
+  Snapshot::ReadShard ShardsOfRanks();
   Program MakeProgram(const StepPart& part);
   // Called by Search: runs what goes with micro-batch `i`.
   absl::Status SearchPart(int64_t i, const BatchSource& next, NonFiniteSearch& search);
@@ -169,12 +176,14 @@ class Trainer {
   }
 
   Session& session_;
-  const Gang gang_;
+  const Groups groups_;
   const v1::JobSpec spec_;
   const std::vector<StepPart> parts_;    // by micro-batch
   int64_t first_micro_batch_ = 0;        // this rank's first one among those of all logical ranks
-  std::unique_ptr<AcrossRanks> across_;  // of a gang
-  std::optional<ShardedState> shares_;   // of a gang whose optimizer state is sharded
+  std::unique_ptr<AcrossRanks> across_;  // of a gang that shares out logical ranks
+  std::optional<ShardsAcrossRanks> shards_;  // of a gang that shares the shards of logical ranks
+  std::optional<HostedState> hosted_;        // likewise
+  std::optional<ShardedState> shares_;       // of a gang whose optimizer state is sharded
   kernels::Kernels copy_, begin_, norm_leaves_, norm_, end_, gathered_, move_buffers_;
   std::vector<kernels::Kernels> zero_, micro_;  // by partial sum
   std::vector<kernels::Kernels> folds_;         // as plan::Plan::folds

@@ -16,6 +16,7 @@
 #include "executor/plan/ops/gradient.h"
 #include "executor/plan/passes/align_rows.h"
 #include "executor/plan/passes/cast_in_step.h"
+#include "executor/plan/passes/host_shards.h"
 #include "executor/plan/passes/layout.h"
 #include "executor/plan/passes/logical_ranks.h"
 #include "executor/plan/passes/lora.h"
@@ -29,6 +30,7 @@
 #include "executor/plan/passes/share_gradients.h"
 #include "executor/plan/passes/weight_copies.h"
 #include "executor/plan/spec/checks.h"
+#include "executor/plan/spec/mesh.h"
 #include "executor/plan/spec/spec.h"
 #include "kernels/step_state.h"
 #include "storage/base/status.h"
@@ -54,8 +56,9 @@ ElementType TypeOf(v1::Precision::Compute compute) {
 class Assembly {
  public:
   Assembly(const v1::JobSpec& spec, const DataFacts& facts, int64_t rank = 0)
-      : spec_(spec), facts_(facts), type_(TypeOf(spec.precision().compute())) {
-    plan_.rank = rank;
+      : spec_(spec), facts_(facts), mesh_(MeshOf(spec)), type_(TypeOf(spec.precision().compute())) {
+    plan_.rank = mesh_.group_of(rank);
+    plan_.host = {.rank = mesh_.place_in_group(rank), .ranks = mesh_.tensor};
     plan_.logical_ranks = std::max(1, spec.parallel().logical_ranks());
     plan_.state = Scalar("step_state", ElementType::kU8, kStepStateBytes);
   }
@@ -132,6 +135,7 @@ class Assembly {
                                         builder);
     graph_.ops.insert(graph_.ops.end(), loss.begin(), loss.end());
     JoinCopies(graph_);
+    HostShards(plan_.host, {&copies_}, 0, graph_);
     plan_.evaluate = std::move(graph_.ops);
     graph_.ops.clear();
     return absl::OkStatus();
@@ -148,19 +152,24 @@ class Assembly {
                             [&](TensorId id) { return copies_.contains(id); });
       PlaceCopies();
       plan_.trained = plan_.parameters.size();
+      plan_.of_group = plan_.parameters;
+      plan_.trained_of_group = plan_.trained;
     }
     plan_.tensors = std::move(graph_.tensors);
     AppendCopies(0, plan_.parameters.size(), plan_, plan_.copy);
     if (training) {
-      if (slots() > 1) ShareOut(spec_, trained_, slots(), plan_.rank, plan_);
+      if (mesh_.data > 1) ShareOut(spec_, trained_, mesh_.data, plan_.rank, plan_);
       AppendOptimizer(spec_, trained_, norm_sum_, plan_);
       ReadInEvaluation(copies_, plan_);
       forward_ops_ += MovePendingBuffers(plan_);
       if (activation_bytes < kUnbounded) RecomputeWithin(activation_bytes);
       ZeroSums();
-      AddFolds(slots(), trained_.dense, plan_);
+      AddFolds(mesh_.data, trained_.dense, plan_);
     }
+    PlaceUnread();
     LayOutSmallest(scalars_, step_copies_, forward_ops_, plan_);
+    plan_.micro_exchanges = ShardExchanges(plan_.tensors, plan_.micro);
+    plan_.evaluate_exchanges = ShardExchanges(plan_.tensors, plan_.evaluate);
     Summarize(spec_, facts_, plan_);
     return std::move(plan_);
   }
@@ -205,8 +214,9 @@ class Assembly {
   }
 
   // The most logical ranks that one rank hosts.
-  int64_t most_hosted() const { return HostedBy(plan_.logical_ranks, slots(), slots() - 1).size(); }
-  int64_t slots() const { return std::max(1, spec_.resources().max_slots()); }
+  int64_t most_hosted() const {
+    return HostedBy(plan_.logical_ranks, mesh_.data, mesh_.data - 1).size();
+  }
   int64_t tensor() const { return std::max(1, spec_.parallel().tensor()); }
 
   TensorId Scalar(const std::string& name, ElementType type, int64_t n,
@@ -271,10 +281,27 @@ class Assembly {
     }
     trained_.dense = plan_.parameters.size();
     take(kept);
-    trained_.trained = plan_.trained = plan_.parameters.size();
+    trained_.trained = plan_.parameters.size();
     take([&](TensorId id) { return rule_of[id].frozen; });
+    KeepHosted();
     PlaceCopies();
     return absl::OkStatus();
+  }
+
+  // The order is that of all, the memory is that of what this rank hosts.
+  void KeepHosted() {
+    plan_.of_group = std::move(plan_.parameters);
+    plan_.parameters.clear();
+    plan_.trained_of_group = trained_.trained;
+    TrainedParameters all = std::exchange(trained_, {});
+    for (size_t i = 0; i < plan_.of_group.size(); ++i) {
+      if (!plan_.host.hosts(graph_[plan_.of_group[i]])) continue;
+      plan_.parameters.push_back(plan_.of_group[i]);
+      trained_.rules.push_back(all.rules[i]);
+      if (i < all.dense) ++trained_.dense;
+      if (i < all.trained) ++trained_.trained;
+    }
+    plan_.trained = trained_.trained;
   }
 
   // In bf16, which has the range of fp32, where nothing is summed over micro-batches or ranks, by
@@ -302,12 +329,17 @@ class Assembly {
   }
 
   void AddGradientTensors() {
-    for (size_t i = 0; i < trained_.dense; ++i) {
-      const TensorId id = plan_.parameters[i];
-      plan_.gradients.push_back(AddCompanion(id, TensorKind::kGradient, ".grad"));
-      if (narrow_gradients_.contains(id)) graph_.tensors[plan_.gradients.back()].type = type_;
-      gradient_of_[id] = plan_.gradients.back();
-      if (CopyOf(id) != kNone) gradient_of_[CopyOf(id)] = plan_.gradients.back();
+    const auto add = [&](TensorId id) {
+      const TensorId gradient = AddCompanion(id, TensorKind::kGradient, ".grad");
+      if (narrow_gradients_.contains(id)) graph_.tensors[gradient].type = type_;
+      gradient_of_[id] = gradient;
+      if (CopyOf(id) != kNone) gradient_of_[CopyOf(id)] = gradient;
+      return gradient;
+    };
+    for (size_t i = 0; i < trained_.dense; ++i) plan_.gradients.push_back(add(plan_.parameters[i]));
+    // Those of other ranks have no place, and what writes them is left out (HostShards).
+    for (size_t i = 0; i < plan_.trained_of_group; ++i) {
+      if (!plan_.host.hosts(graph_[plan_.of_group[i]])) add(plan_.of_group[i]);
     }
     if (trained_.dense < trained_.trained) AddRowGradient();
   }
@@ -320,7 +352,7 @@ class Assembly {
         has_state.push_back(
             absl::c_linear_search(StateNames(spec_.optimizer(), trained_.rules[i]), kind));
         // What is sharded is cut later, by elements.
-        state.push_back(has_state.back() && !ShardsOptimizer(spec_, slots())
+        state.push_back(has_state.back() && !ShardsOptimizer(spec_, mesh_.data)
                             ? AddCompanion(plan_.parameters[i], TensorKind::kOptimizerState,
                                            absl::StrCat(".", kind))
                             : kNone);
@@ -356,6 +388,26 @@ class Assembly {
     AppendBackward(graph_, dlogits, gradient_of_, plan_.micro_batches > 1, rows_, tensor());
     graph_.ops.insert(graph_.ops.begin() + forward_ops_, loss.begin(), loss.end());
     forward_ops_ -= JoinCopies(graph_);
+    const HostedOps hosted =
+        HostShards(plan_.host, {&copies_, &gradient_of_}, forward_ops_, graph_);
+    forward_ops_ = hosted.first;
+    plan_.flops_elsewhere = hosted.flops_elsewhere;
+  }
+
+  // Inputs are uploaded, and so have a place, though no op of this rank reads them: lengths of
+  // documents where others host all heads, tokens where they host the whole vocabulary.
+  void PlaceUnread() {
+    absl::flat_hash_set<TensorId> read;
+    for (const std::vector<Op>* ops : {&plan_.micro, &plan_.evaluate}) {
+      for (Op op : *ops) {  // VisitOperands hands out references
+        std::visit(
+            [&](auto& o) { VisitOperands(o, [&](TensorId id, Access) { read.insert(id); }); }, op);
+      }
+    }
+    for (const TensorId id : {plan_.input, plan_.ids, plan_.target, plan_.eval_input,
+                              plan_.eval_ids, plan_.eval_target}) {
+      if (id != kNone && !read.contains(id)) scalars_.push_back(id);
+    }
   }
 
   int64_t Packed(const std::vector<Op>& ops, const std::vector<TensorId>& results) const {
@@ -394,6 +446,7 @@ class Assembly {
 
   const v1::JobSpec& spec_;
   const DataFacts& facts_;
+  const Mesh mesh_;
   const ElementType type_;  // of what is computed
   Graph graph_;
   Plan plan_;
@@ -428,6 +481,7 @@ absl::StatusOr<Plan> AssembleInference(const v1::JobSpec& spec, const DataFacts&
     return absl::InvalidArgumentError(absl::StrCat("batch: ", batch, " is not positive"));
   v1::JobSpec whole = spec;  // a checkpoint holds whole tensors, and nothing is trained
   whole.mutable_parallel()->set_tensor(1);
+  whole.mutable_parallel()->clear_layout();
   Assembly assembly(whole, facts);
   TY_RETURN_IF_ERROR(assembly.AddEvaluation(batch));
   return assembly.Finish(0, /*training=*/false);

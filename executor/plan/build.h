@@ -18,9 +18,9 @@ namespace trainyard::plan {
 // optimizer state is never written but is read by the optimizer and the norm, whose results on
 // zeros are zeros.
 //
-// The plan is that of rank `rank` of spec.resources.max_slots. The summaries of all are equal: what
+// The plan is that of rank `rank` of spec.resources.max_slots. The summaries of all are equal (what
 // one rank needs to step a tensor of LAMB alone is less than what products of it take on every
-// rank.
+// rank), but where ranks share the shards of a logical rank: of these the first holds most.
 absl::StatusOr<Plan> BuildPlan(const v1::JobSpec& spec, const DataFacts& facts, int64_t rank = 0);
 
 // Only what evaluates `batch` samples: parameters, buffers, activations and `evaluate`. No

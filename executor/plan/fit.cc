@@ -123,6 +123,11 @@ std::string WhatFits(const v1::JobSpec& spec, const DataFacts& facts, int64_t sl
   const std::string ask = absl::StrCat("training.recompute.slot_bytes to ", slot_bytes);
   const std::vector<int64_t> sizes = SmallerMicroBatches(spec);
   const int64_t smaller = LargestThatFits(kept, sizes, slot_bytes, keep);
+  if (spec.parallel().layout().tensor() > 1) {  // nothing is recomputed
+    if (smaller > 0) return absl::StrCat("set training.micro_batch_size to ", smaller);
+    return "no size of micro-batch would fit; a smaller model, or more ranks that share its shards "
+           "(parallel.layout.tensor), may";
+  }
   if (Fits(recompute(kept), slot_bytes)) {
     return absl::StrCat(
         "set ", ask,

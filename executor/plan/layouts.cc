@@ -6,6 +6,7 @@
 #include "executor/plan/build.h"
 #include "executor/plan/cost/gang_traffic.h"
 #include "executor/plan/spec/checks.h"
+#include "executor/plan/spec/mesh.h"
 #include "storage/base/status.h"
 
 namespace trainyard::plan {
@@ -92,7 +93,7 @@ absl::StatusOr<std::vector<v1::LayoutPlan>> PlanLayouts(const v1::JobSpec& spec,
 
 std::string AdviseOnLogicalRanks(const v1::JobSpec& spec) {
   const int64_t logical = std::max(1, spec.parallel().logical_ranks());
-  const int64_t slots = std::max(1, spec.resources().max_slots());
+  const int64_t slots = MeshOf(spec).data;
   const int64_t hosted = MostHosted(logical, slots);
   if (static_cast<double>(logical) >= kBusyEnough * static_cast<double>(hosted * slots)) return "";
   const int64_t fewest = MostHosted(logical, hosted);

@@ -6,11 +6,12 @@
 
 namespace trainyard::kernels {
 
-// y[p, :] = row ids[p] of the vocabulary
+// y[p, :] = row ids[p] of the vocabulary + 0
 //   ids: [places] i32 in [0, vocab); y: [places, width]
 //   tables: hold the rows of the vocabulary from `first` on, one table behind the other
 // The loader checked the ids; an id out of range aborts on the CPU. Places whose row is in no table
-// are not written.
+// become 0: so the results of several devices, each with some of the tables, add up to the row, bit
+// for bit, since no result is -0.
 template <typename T>
 struct EmbeddingShardsForwardOf {
   static constexpr const char* kName = "embedding_shards";

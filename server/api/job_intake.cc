@@ -125,9 +125,13 @@ absl::StatusOr<SlotRange> JobIntake::CheckRange(const v1::ResizeJobRequest& requ
   SlotRange range{.min_slots = request.has_min_slots() ? request.min_slots() : job.min_slots,
                   .max_slots = request.has_max_slots() ? request.max_slots() : job.max_slots,
                   .bytes_per_slot = job.bytes_per_slot};
-  const int most = std::max(1, spec.parallel().logical_ranks());
+  const int sharing = std::max(1, spec.parallel().layout().tensor());
+  const int most = std::max(1, spec.parallel().logical_ranks()) * sharing;
   const std::string expected =
-      absl::StrCat("1 to ", most, ", the logical ranks of the job (spec.parallel.logical_ranks)");
+      sharing == 1
+          ? absl::StrCat("1 to ", most,
+                         ", the logical ranks of the job (spec.parallel.logical_ranks)")
+          : absl::StrCat("a multiple of ", sharing, " (spec.parallel.layout.tensor) up to ", most);
   for (const auto& [field, slots] :
        {std::pair{"min_slots", range.min_slots}, std::pair{"max_slots", range.max_slots}}) {
     if (slots < 1 || slots > most) return FieldError(field, absl::StrCat(slots), expected);
@@ -165,10 +169,15 @@ absl::Status JobIntake::PlanLayouts(const v1::PlanLayoutsRequest& request,
   submission.set_validate_only(true);
   TY_ASSIGN_OR_RETURN(JobRecord job, CheckSubmission(submission, request.parent(), creator));
   TY_ASSIGN_OR_RETURN(const std::vector<int32_t> slots, SlotsAskedFor(request, job.logical_ranks));
-  TY_ASSIGN_OR_RETURN(const Sizing sizing, sizer_.Size(job.spec));
-  SetSizing(job, sizing);
   v1::JobSpec spec;
   TY_CHECK(spec.ParseFromString(job.spec), "a spec that was just serialized");
+  if (spec.parallel().layout().tensor() > 1) {
+    return absl::UnimplementedError(
+        "job.spec.parallel.layout.tensor: other numbers of slots, of ranks that share shards, are "
+        "not planned yet; leave it out to plan ranks that host all shards");
+  }
+  TY_ASSIGN_OR_RETURN(const Sizing sizing, sizer_.Size(job.spec));
+  SetSizing(job, sizing);
   const SteadyTime until =
       std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(kLongestLayoutPlanning);
   TY_ASSIGN_OR_RETURN(

@@ -64,8 +64,10 @@ absl::Status CheckStart(const v1::JobSpec& spec, const plan::Plan& plan) {
 constexpr int kMostLooks = 64;
 
 // Numbers of ranks of which one needs most memory, but for links: the fewest, since each then owns
-// the most state, and the fewest of each depth to which partial sums pile up.
+// the most state, and the fewest of each depth to which partial sums pile up. (Where several share
+// the shards of a logical rank there is one: spec/running.cc.)
 std::vector<int> RanksToSize(const v1::JobSpec& spec) {
+  if (spec.parallel().layout().tensor() > 1) return {spec.resources().max_slots()};
   const int least = std::max(1, spec.resources().min_slots());
   const int most = std::max(least, spec.resources().max_slots());
   const int logical = std::max(most, spec.parallel().logical_ranks());
@@ -80,7 +82,9 @@ std::vector<int> RanksToSize(const v1::JobSpec& spec) {
 // The plan of the number of ranks with which one needs most, with the links of the most ranks.
 absl::StatusOr<plan::Plan> LargestPlan(const v1::JobSpec& spec, const plan::DataFacts& facts) {
   const auto links = [&spec](int ranks) {
-    return plan::GangBytes(std::max(ranks, spec.parallel().logical_ranks()), ranks);
+    v1::JobSpec on = spec;
+    on.mutable_resources()->set_max_slots(ranks);
+    return plan::GangBytes(std::max(ranks, spec.parallel().logical_ranks()), plan::MeshOf(on));
   };
   std::optional<plan::Plan> largest;
   for (const int ranks : RanksToSize(spec)) {

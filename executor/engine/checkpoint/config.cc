@@ -194,11 +194,12 @@ plan::DataFacts FactsFromJson(const Json& json) {
 
 // The rows of the token embedding: the data's vocabulary, or what the spec padded it to.
 int64_t VocabularyRows(const plan::Plan& plan) {
-  for (plan::TensorId id : plan.parameters) {
-    const std::string& name = plan.tensors[id].name;
+  for (const plan::TensorId id : plan.of_group) {
+    const plan::Tensor& tensor = plan.tensors[id];
+    const std::string& name = tensor.shard ? tensor.shard->whole : tensor.name;
     if (name == "transformer.wte.weight" || name == "model.embed_tokens.weight" ||
         name == "bert.embeddings.word_embeddings.weight") {
-      return plan.tensors[id].dims[0];
+      return tensor.shard ? tensor.shard->dims[0] : tensor.dims[0];
     }
   }
   return 0;

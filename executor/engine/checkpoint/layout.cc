@@ -23,6 +23,7 @@ v1::JobSpec WhatDecidesWeights(v1::JobSpec spec) {
   spec.mutable_training()->clear_max_rollbacks();
   spec.mutable_training()->clear_recompute();
   spec.mutable_parallel()->clear_shard();
+  spec.mutable_parallel()->clear_layout();
   spec.mutable_parallel()->clear_arithmetic();
   spec.mutable_parallel()->clear_progress_timeout_seconds();
   spec.mutable_data()->clear_prefetch();

@@ -1,5 +1,6 @@
 #include "executor/engine/checkpoint/snapshot.h"
 
+#include <algorithm>
 #include <cstring>
 #include <set>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "executor/plan/graph/stored_shards.h"
 #include "executor/plan/passes/shard_optimizer.h"
 #include "storage/base/digest.h"
+#include "storage/base/status.h"
 
 namespace trainyard::engine {
 
@@ -42,8 +44,9 @@ Snapshot::Room Snapshot::Own() {
   const int64_t optimizer = plan_.parameter_region.bytes;
   const int64_t averages = optimizer + plan_.whole_optimizer_bytes();
   const int64_t buffers = averages + plan_.ema_region.bytes;
+  const int64_t elsewhere = buffers + plan_.buffer_region.bytes;
   if (memory_ == nullptr) {
-    const auto bytes = static_cast<size_t>(buffers + plan_.buffer_region.bytes);
+    const auto bytes = static_cast<size_t>(elsewhere + plan::BytesElsewhere(plan_));
     memory_ = allocate_ ? allocate_(bytes) : std::make_shared_for_overwrite<char[]>(bytes);
   }
   char* const begin = memory_.get();
@@ -51,39 +54,132 @@ Snapshot::Room Snapshot::Own() {
                      .optimizer = begin + optimizer,
                      .averages = begin + averages,
                      .buffers = begin + buffers};
-  Borrow({.parameters = room.parameters,
-          .optimizer = room.optimizer,
-          .averages = room.averages,
-          .buffers = room.buffers});
+  elsewhere_ = begin + elsewhere;
+  Show({.parameters = room.parameters,
+        .optimizer = room.optimizer,
+        .averages = room.averages,
+        .buffers = room.buffers},
+       nullptr);
   return room;
 }
 
-void Snapshot::AddShards(const std::string& prefix, std::vector<const char*> of_parameters,
-                         std::map<std::string, TensorView>& views) const {
-  // One list for all views: with many shards of many layers it is long.
-  const auto data = std::make_shared<const std::vector<const char*>>(std::move(of_parameters));
-  for (const plan::StoredInShards& tensor : plan::StoredShards(plan_)) {
-    if ((*data)[tensor.pieces[0].position] == nullptr) continue;
-    views[prefix + tensor.stored.name] = {
-        .dims = tensor.stored.dims, .read = [tensor, data](int64_t first, absl::Span<float> to) {
-          plan::ForEachRun(
-              tensor, first, static_cast<int64_t>(to.size()),
-              [&](const plan::ShardPiece& piece, int64_t offset, int64_t at, int64_t n) {
-                memcpy(to.data() + at, (*data)[piece.position] + offset * sizeof(float),
-                       n * sizeof(float));
-              });
-          return absl::OkStatus();
-        }};
+plan::TensorId Snapshot::TensorOf(const plan::Plan& plan, int64_t what, size_t position) {
+  if (what == kWeights) return plan.parameters[position];
+  if (what == kAverages) {
+    return position < plan.averages.size() ? plan.averages[position] : plan::kNone;
+  }
+  const bool known = what >= 0 && what < static_cast<int64_t>(plan.optimizer_state.size());
+  return known ? plan.optimizer_state[what][position] : plan::kNone;
+}
+
+template <typename F>
+void Snapshot::ForEachElsewhere(const F& f) const {
+  for (size_t i = 0; i < plan_.of_group.size(); ++i) {
+    const plan::Tensor& parameter = plan_.tensors[plan_.of_group[i]];
+    if (plan_.host.hosts(parameter)) continue;
+    f(kWeights, i, parameter);
+    if (i >= plan_.trained_of_group) continue;
+    if (!plan_.averages.empty()) f(kAverages, i, parameter);
+    for (size_t kind = 0; kind < plan_.optimizer_state.size(); ++kind) {
+      f(static_cast<int64_t>(kind), i, parameter);
+    }
   }
 }
 
-void Snapshot::Borrow(const Places& places) {
+absl::Status Snapshot::ReadElsewhere(const ReadShard& elsewhere) {
+  auto* to = reinterpret_cast<float*>(elsewhere_);
+  absl::Status status;
+  ForEachElsewhere([&](int64_t what, size_t position, const plan::Tensor& tensor) {
+    const absl::Span<float> values = {to, static_cast<size_t>(tensor.elements())};
+    if (status.ok()) status = elsewhere(what, position, 0, values);
+    to += tensor.elements();
+  });
+  return status;
+}
+
+namespace {
+
+// A stored tensor by its pieces: where they lie, by position, and how those that lie nowhere here
+// are read.
+struct Pieces {
+  plan::StoredInShards tensor;
+  std::shared_ptr<const std::vector<const char*>> data;
+  std::function<absl::Status(size_t position, int64_t first, absl::Span<float> to)> elsewhere;
+
+  absl::Status Read(int64_t first, absl::Span<float> to) const {
+    const auto count = static_cast<int64_t>(to.size());
+    std::vector<float> read;
+    for (size_t i = 0; i < tensor.pieces.size();) {
+      // The pieces of one shard, which may be read at once.
+      const size_t position = tensor.pieces[i].position;
+      size_t next = i;
+      plan::ElementRange range;  // what they are of the shard
+      for (; next < tensor.pieces.size() && tensor.pieces[next].position == position; ++next) {
+        plan::ForEachRunOf(tensor.pieces[next], tensor, first, count,
+                           [&](int64_t offset, int64_t, int64_t n) {
+                             range.first = range.end == 0 ? offset : std::min(range.first, offset);
+                             range.end = std::max(range.end, offset + n);
+                           });
+      }
+      const char* begin = (*data)[position];
+      int64_t from = 0;
+      if (begin == nullptr && range.size() > 0) {
+        from = range.first;
+        read.resize(range.size());
+        TY_RETURN_IF_ERROR(elsewhere(position, from, absl::MakeSpan(read)));
+        begin = reinterpret_cast<const char*>(read.data());
+      }
+      for (; i < next; ++i) {
+        plan::ForEachRunOf(
+            tensor.pieces[i], tensor, first, count, [&](int64_t offset, int64_t at, int64_t n) {
+              memcpy(to.data() + at, begin + (offset - from) * sizeof(float), n * sizeof(float));
+            });
+      }
+    }
+    return absl::OkStatus();
+  }
+};
+
+}  // namespace
+
+void Snapshot::AddShards(int64_t what, const std::string& prefix,
+                         std::vector<const char*> of_parameters, const ReadShard& elsewhere,
+                         std::map<std::string, TensorView>& views) const {
+  std::vector<const char*> of_group =
+      plan::ByGroup(plan_, of_parameters, static_cast<const char*>(nullptr));
+  std::vector<bool> there(of_group.size());
+  for (size_t i = 0; i < there.size(); ++i) there[i] = of_group[i] != nullptr;
+  int64_t copied = 0;  // bytes from elsewhere_ on
+  ForEachElsewhere([&](int64_t of, size_t position, const plan::Tensor& tensor) {
+    if (of == what) there[position] = true;
+    if (of == what && !elsewhere) of_group[position] = elsewhere_ + copied;
+    copied += tensor.bytes();
+  });
+  // One list for all views: with many shards of many layers it is long.
+  const auto data = std::make_shared<const std::vector<const char*>>(std::move(of_group));
+  for (const plan::StoredInShards& tensor : plan::StoredShards(plan_)) {
+    if (!there[tensor.pieces[0].position]) continue;
+    const Pieces pieces = {
+        .tensor = tensor,
+        .data = data,
+        .elsewhere = [elsewhere, what](size_t position, int64_t first, absl::Span<float> to) {
+          return elsewhere(what, position, first, to);
+        }};
+    views[prefix + tensor.stored.name] = {
+        .dims = tensor.stored.dims,
+        .read = [pieces](int64_t first, absl::Span<float> to) { return pieces.Read(first, to); }};
+  }
+}
+
+void Snapshot::Borrow(const Places& places, ReadShard elsewhere) { Show(places, elsewhere); }
+
+void Snapshot::Show(const Places& places, const ReadShard& elsewhere) {
   const auto at = [this](const char* begin, const plan::Region& region, plan::TensorId id) {
     return begin + (plan_.offsets[id] - region.offset);
   };
   // Shows what `of_parameter` says goes with each parameter: where it begins, or null.
-  const auto show = [this](const std::string& prefix, auto&& of_parameter,
-                           std::map<std::string, TensorView>& views) {
+  const auto show = [&](int64_t what, const std::string& prefix, auto&& of_parameter,
+                        std::map<std::string, TensorView>& views) {
     std::vector<const char*> shards(plan_.parameters.size());
     for (size_t i = 0; i < plan_.parameters.size(); ++i) {
       const plan::Tensor& parameter = plan_.tensors[plan_.parameters[i]];
@@ -95,18 +191,18 @@ void Snapshot::Borrow(const Places& places) {
         AddViews(prefix, parameter, begin, views);
       }
     }
-    AddShards(prefix, std::move(shards), views);
+    AddShards(what, prefix, std::move(shards), elsewhere, views);
   };
   const auto parameter_at = [&](size_t i) {
     return at(places.parameters, plan_.parameter_region, plan_.parameters[i]);
   };
-  show("", parameter_at, model_);
+  show(kWeights, "", parameter_at, model_);
   for (size_t kind = 0; kind < plan_.optimizer_state.size(); ++kind) {
     const auto state_at = [&](size_t i) -> const char* {
       const plan::TensorId state = plan_.optimizer_state[kind][i];
       return state == plan::kNone ? nullptr : at(places.optimizer, plan_.optimizer_region, state);
     };
-    show(OptimizerPrefix(plan_, kind), state_at, optimizer_state_);
+    show(static_cast<int64_t>(kind), OptimizerPrefix(plan_, kind), state_at, optimizer_state_);
   }
   for (const plan::TensorId id : plan_.buffers) {
     const plan::Tensor& buffer = plan_.tensors[id];
@@ -121,7 +217,7 @@ void Snapshot::Borrow(const Places& places) {
     return i < plan_.averages.size() ? at(places.averages, plan_.ema_region, plan_.averages[i])
                                      : nullptr;
   };
-  show("", average_at, ema_);
+  show(kAverages, "", average_at, ema_);
   if (!plan_.adapters.empty()) SetAdaptersApart();
 }
 

@@ -39,6 +39,16 @@ class Snapshot {
   // Reads the optimizer's state of kind `kind` from element `first` of the dense gradients on.
   using ReadState = std::function<absl::Status(size_t kind, int64_t first, absl::Span<float> to)>;
 
+  // What goes with a parameter: the optimizer's state of a kind, counted from 0, or one of these.
+  static constexpr int64_t kWeights = -1, kAverages = -2;
+  // The tensor that goes with plan.parameters[position]; kNone: there is none.
+  static plan::TensorId TensorOf(const plan::Plan& plan, int64_t what, size_t position);
+
+  // Reads what goes with parameter `position` of Plan::of_group, which another rank hosts, from
+  // element `first` on.
+  using ReadShard = std::function<absl::Status(int64_t what, size_t position, int64_t first,
+                                               absl::Span<float> to)>;
+
   using Allocate = std::function<std::shared_ptr<char[]>(size_t bytes)>;
 
   // `model`: that of the plan's spec. `allocate`: where the buffer lies; null: in ordinary memory.
@@ -52,8 +62,12 @@ class Snapshot {
   };
   Room Own();
 
-  // From now on views show the regions at `places`, which are someone else's.
-  void Borrow(const Places& places);
+  // From now on views show the regions at `places`, which are someone else's, and what other ranks
+  // host as `elsewhere` reads it.
+  void Borrow(const Places& places, ReadShard elsewhere = nullptr);
+
+  // After Own: reads all that other ranks host.
+  absl::Status ReadElsewhere(const ReadShard& elsewhere);
 
   // Of a sharded plan: the optimizer's state is read as it is written, from now on or, if there is
   // room for it, at once, into `room`.
@@ -77,10 +91,14 @@ class Snapshot {
 
  private:
   void SetAdaptersApart();
-  // Adds a view of each tensor of which the plan has shards; `data` says where what goes with each
-  // parameter begins.
-  void AddShards(const std::string& prefix, std::vector<const char*> of_parameters,
-                 std::map<std::string, TensorView>& views) const;
+  void Show(const Places& places, const ReadShard& elsewhere);
+  // Adds a view of each tensor of which the plan has shards; `of_parameters` says where what goes
+  // with each parameter begins, null: nowhere.
+  void AddShards(int64_t what, const std::string& prefix, std::vector<const char*> of_parameters,
+                 const ReadShard& elsewhere, std::map<std::string, TensorView>& views) const;
+  // Calls f(what, position in Plan::of_group, its tensor) for all that other ranks host.
+  template <typename F>
+  void ForEachElsewhere(const F& f) const;
   // Calls f(kind, stored tensor, its first element) for each that has state of that kind.
   template <typename F>
   void ForEachState(const F& f) const;
@@ -89,6 +107,8 @@ class Snapshot {
   const v1::Model model_spec_;
   const Allocate allocate_;
   std::shared_ptr<char[]> memory_;
+  char* elsewhere_ =
+      nullptr;  // in memory_: where what other ranks host is copied to; null: nowhere
   int64_t batches_ = 0;
   std::map<std::string, TensorView> model_, ema_, optimizer_state_, adapter_, base_;
 };

@@ -77,7 +77,7 @@ constexpr int64_t kHeldOutBatches = 3;
 int64_t SnapshotBytes(const v1::CheckpointPolicy& policy, bool gpu, const Plan& plan) {
   if (!gpu && policy.every_steps() == 0 && !policy.has_best()) return 0;
   return plan.parameter_region.bytes + plan.whole_optimizer_bytes() + plan.ema_region.bytes +
-         plan.buffer_region.bytes;
+         plan.buffer_region.bytes + BytesElsewhere(plan);
 }
 
 int64_t StagingBytes(const v1::JobSpec& spec, const DataFacts& facts, const Plan& plan) {
@@ -88,8 +88,7 @@ int64_t StagingBytes(const v1::JobSpec& spec, const DataFacts& facts, const Plan
   const int64_t in_use = gpu ? 2 : 1;  // executor/engine/upload_queue.h: BatchesInUse
   return SnapshotBytes(spec.checkpoint(), gpu, plan) + (spec.data().prefetch() + in_use) * batch +
          (kHeldOutBatches - 1 + in_use) * held_out + DatasetBytes(spec.data(), facts) +
-         ScoreBytes(spec, facts) +
-         GangBytes(plan.logical_ranks, std::max(1, spec.resources().max_slots()));
+         ScoreBytes(spec, facts) + GangBytes(plan.logical_ranks, MeshOf(spec));
 }
 
 // Passes over one micro-batch know activations only, and the sharing of memory is what laid it out.
@@ -113,7 +112,8 @@ void SummarizePasses(Plan& plan) {
 }  // namespace
 
 double FlopsPerStep(const Plan& plan) {
-  return FlopsOfAll(plan.micro) * static_cast<double>(plan.micro_batches * plan.logical_ranks) +
+  return (FlopsOfAll(plan.micro) + plan.flops_elsewhere) *
+             static_cast<double>(plan.micro_batches * plan.logical_ranks) +
          FlopsOfAll(plan.end);
 }
 
@@ -126,10 +126,11 @@ void Summarize(const v1::JobSpec& spec, const DataFacts& facts, Plan& plan) {
   v1::PlanSummary& s = plan.summary;
   const auto count = [&](size_t position, int64_t elements) {
     s.set_parameters(s.parameters() + elements);
-    if (position >= plan.trained) s.set_frozen_parameters(s.frozen_parameters() + elements);
+    const bool frozen = position >= plan.trained_of_group;
+    if (frozen) s.set_frozen_parameters(s.frozen_parameters() + elements);
   };
-  for (size_t i = 0; i < plan.parameters.size(); ++i) {
-    const Tensor& parameter = plan.tensors[plan.parameters[i]];
+  for (size_t i = 0; i < plan.of_group.size(); ++i) {
+    const Tensor& parameter = plan.tensors[plan.of_group[i]];
     if (!parameter.shard) count(i, parameter.elements());
   }
   for (const StoredInShards& tensor : StoredShards(plan)) {  // what several shards have counts once

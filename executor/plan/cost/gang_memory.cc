@@ -21,10 +21,11 @@ int64_t SumsOfAll(int64_t logical_ranks, int64_t ranks) {
 
 }  // namespace
 
-int64_t GangBytes(int64_t logical_ranks, int64_t ranks) {
-  if (ranks == 1) return 0;
-  return (ranks - 1) * kLinkBytes +
-         SumsOfAll(logical_ranks, ranks) * kExchangedElements * SizeOf(ElementType::kF32);
+int64_t GangBytes(int64_t logical_ranks, const Mesh& mesh) {
+  const int64_t links = (mesh.ranks() - 1) * kLinkBytes;
+  if (mesh.data == 1) return links;
+  return links +
+         SumsOfAll(logical_ranks, mesh.data) * kExchangedElements * SizeOf(ElementType::kF32);
 }
 
 int64_t ReceivedBytes(const Plan& plan) {

@@ -28,14 +28,34 @@ Traffic OwnTraffic(const Plan& plan, int64_t ranks, int64_t rank) {
   return sent;
 }
 
+// What the rank of this plan sends to the others that have a part in these exchanges.
+int64_t SentToGroup(const Plan& plan, const std::vector<ShardExchange>& exchanges) {
+  int64_t bytes = 0;
+  for (const ShardExchange& exchange : exchanges) {
+    const auto ranks = static_cast<int64_t>(exchange.ranks.size());
+    const int64_t others = (ranks == 0 ? plan.host.ranks : ranks) - 1;
+    for (const TensorId id : exchange.tensors) {
+      if (plan.tensors[id].made_by == plan.host.rank) bytes += others * plan.tensors[id].bytes();
+    }
+  }
+  return bytes;
+}
+
 }  // namespace
 
 std::vector<Traffic> TrafficOfRanks(const Plan& plan) {
   const int64_t ranks =
       plan.buckets.empty() ? 1 : static_cast<int64_t>(plan.buckets[0].slices.size());
   std::vector<Traffic> sent(ranks);
-  if (ranks == 1) return sent;
-  for (int64_t rank = 0; rank < ranks; ++rank) sent[rank] = OwnTraffic(plan, ranks, rank);
+  if (ranks > 1) {
+    for (int64_t rank = 0; rank < ranks; ++rank) sent[rank] = OwnTraffic(plan, ranks, rank);
+  }
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    const int64_t micro_batches =
+        HostedBy(plan.logical_ranks, ranks, rank).size() * plan.micro_batches;
+    sent[rank].of_shards = micro_batches * SentToGroup(plan, plan.micro_exchanges) +
+                           SentToGroup(plan, plan.norm_exchanges);
+  }
   if (!plan.sharded) return sent;
   for (const SharedLeaf& leaf : SharedLeaves(plan.buckets)) {
     sent[leaf.holder].after += leaf.elements.size() * SizeOf(ElementType::kF32);

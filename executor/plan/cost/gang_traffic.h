@@ -14,10 +14,12 @@ namespace trainyard::plan {
 struct Traffic {
   int64_t in_backward = 0;  // in buckets, while the last micro-batch's backward pass goes on
   int64_t after = 0;        // once it is over
-  int64_t bytes() const { return in_backward + after; }
+  int64_t of_shards = 0;    // to the ranks that share its shards, which wait for it
+  int64_t bytes() const { return in_backward + after + of_shards; }
 };
 
-// By rank; of a job of one rank 0.
+// By the group of ranks that share shards, of one that has the place of this plan's rank in its
+// group; of a job of one rank 0.
 std::vector<Traffic> TrafficOfRanks(const Plan& plan);
 
 // Of the rank that sends most.

@@ -30,6 +30,7 @@ enum class TensorKind {
   kSum,            // of losses and targets, of one logical rank and then of the step
   kPartialSum,     // of losses or gradients of some logical ranks
   kAlias,          // a run of other tensors (Plan::aliases)
+  kReceived,       // an activation that another rank makes (Tensor::made_by)
 };
 
 // A run of rows of a parameter that a checkpoint holds under a name of its own.
@@ -51,7 +52,15 @@ struct ShardOf {
   std::string whole;
   std::vector<int64_t> dims;  // of the whole
   std::vector<Run> rows, cols;
+  int64_t number = 0, count = 1;  // which of how many shards of the whole it is
+
+  // Where several ranks share the shards of a logical rank: which of them hosts this one. The first
+  // rank has the last shards, and so as much as any other: where a whole does not divide, the last
+  // are longer by one.
+  int64_t HostOf(int64_t ranks) const { return (count - 1 - number) * ranks / count; }
 };
+
+inline constexpr int64_t kEveryRank = -1;
 
 struct Tensor {
   std::string name;  // parameters and buffers: the name in a checkpoint
@@ -69,6 +78,10 @@ struct Tensor {
 
   // Parameters only.
   std::optional<ShardOf> shard = std::nullopt;
+
+  // What one of the ranks makes that share the shards of a logical rank, and all of them read: its
+  // number among them. kEveryRank: who reads it makes it.
+  int64_t made_by = kEveryRank;
 
   // Activations only (passes/align_rows.h): elements from the start of one row, dims.back() of
   // them, to the next; 0: they lie densely. What lies between belongs to the tensor, and is neither

@@ -37,6 +37,23 @@ struct OwnedRun {
   std::vector<TensorId> state;  // by kind, as Plan::optimizer_state, of these elements
 };
 
+// Which of the ranks that share the shards of a logical rank.
+struct ShardHost {
+  int64_t rank = 0, ranks = 1;
+
+  bool hosts(const Tensor& parameter) const {
+    return !parameter.shard || parameter.shard->HostOf(ranks) == rank;
+  }
+};
+
+// Before an op: each of these tensors goes from the rank that makes it (Tensor::made_by) to the
+// others of `ranks`.
+struct ShardExchange {
+  int64_t before_op = 0;
+  std::vector<TensorId> tensors;
+  std::vector<int64_t> ranks = {};  // none: all that share the shards
+};
+
 struct Plan {
   std::vector<Tensor> tensors;
   std::vector<Alias> aliases;
@@ -49,6 +66,11 @@ struct Plan {
   // averages follow the same order, so that optimizer ops run over whole regions.
   std::vector<TensorId> parameters;  // in arena order
   size_t trained = 0;                // how many are not frozen
+  // Where several ranks share the shards of each logical rank: what this one hosts is in
+  // `parameters`; these are those of all of them, in the same order, and how many are trained.
+  ShardHost host;
+  std::vector<TensorId> of_group;
+  size_t trained_of_group = 0;
   // In 16 bits, by position; kNone: the parameter has none, or one that a step casts for itself.
   std::vector<TensorId> copies;
   // By position, fp32 or, of passes/narrow_gradients.h, bf16; tables kept by row and frozen ones
@@ -70,6 +92,7 @@ struct Plan {
   int64_t most_optimizer_bytes = 0;  // of these, of the rank that has most
   int64_t all_optimizer_bytes = 0;   // of these, of all ranks
   TensorId leaves = kNone;           // f64 [leaves of the norm of the dense gradients]
+  std::vector<TensorId> received;    // of gradients that several shards have: those of other ranks
   TensorId row_gradient = kNone;     // of tables kept by row: f32 [samples, tables, width]
   TensorId row_ids = kNone;       // their rows: i32 [samples, tables]; after a step distinct or -1
   std::vector<TensorId> buffers;  // in order of the forward pass
@@ -127,12 +150,15 @@ struct Plan {
   std::vector<Op> gathered;            // where it is sharded: copies and averages
   // After `end`, for each micro-batch of all logical ranks with its moments in `pending`.
   std::vector<Op> move_buffers;
+  // What goes between the ranks that share the shards of a logical rank, in order.
+  std::vector<ShardExchange> micro_exchanges, norm_exchanges, evaluate_exchanges;
   // Before the first batch of an evaluation: the copies of weights that it reads.
   std::vector<Op> evaluate_begin;
   // Forward of one evaluation batch, no dropout, on the averages where there are some; activations
   // share the region.
   std::vector<Op> evaluate;
 
+  double flops_elsewhere = 0;    // of a micro-batch, on the other ranks that share its shards
   int64_t micro_batch = 0;       // samples
   int64_t micro_batches = 0;     // of a logical rank, per step
   int64_t logical_ranks = 1;     // fixed shares of the global batch

@@ -53,18 +53,22 @@ std::string ShardBuilder::NameOf(const std::string& name, int64_t shard) const {
   return whole() ? name : absl::StrCat(name, " (shard ", shard, ")");
 }
 
-TensorId ShardBuilder::ParameterShard(const std::string& name, int64_t shard,
+TensorId ShardBuilder::ParameterShard(const std::string& name, const Shard& shard,
                                       std::vector<int64_t> dims, std::vector<Run> rows,
                                       std::vector<Run> cols, double std, std::vector<Part> parts) {
   std::vector<int64_t> held = {SizeOfRuns(rows)};
   if (dims.size() > 1) held.push_back(SizeOfRuns(cols));
-  Tensor tensor{.name = NameOf(name, shard),
+  Tensor tensor{.name = NameOf(name, shard.number),
                 .dims = std::move(held),
                 .kind = TensorKind::kParameter,
                 .init_std = std,
                 .parts = std::move(parts)};
-  tensor.shard = ShardOf{
-      .whole = name, .dims = std::move(dims), .rows = std::move(rows), .cols = std::move(cols)};
+  tensor.shard = ShardOf{.whole = name,
+                         .dims = std::move(dims),
+                         .rows = std::move(rows),
+                         .cols = std::move(cols),
+                         .number = shard.number,
+                         .count = shard.count};
   return builder_.Find(std::move(tensor));
 }
 
@@ -87,7 +91,10 @@ TensorId ShardBuilder::Sum(TensorId x, const SumOptions& options, const Each& ea
   const uint32_t stream = options.dropout ? ++builder_.dropouts_ : 0;
   std::vector<TensorId> parts;
   for (size_t s = 0; s < runs.size(); ++s) {
-    const Shard shard{.number = static_cast<int64_t>(s), .things = runs[s], .dropout = stream};
+    const Shard shard{.number = static_cast<int64_t>(s),
+                      .count = static_cast<int64_t>(runs.size()),
+                      .things = runs[s],
+                      .dropout = stream};
     parts.push_back(each(shard, copies[s]));
   }
   const TensorId bias =
@@ -108,11 +115,11 @@ TensorId ShardBuilder::LinearIn(const std::string& name, const Shard& shard, Ten
   const std::string weight = absl::StrCat(name, ".weight");
   const std::vector<Run> inputs = {{0, in}};
   const TensorId w =
-      out_in ? ParameterShard(weight, shard.number, {out.all, in}, out.held, inputs, options.std)
-             : ParameterShard(weight, shard.number, {in, out.all}, inputs, out.held, options.std);
-  const TensorId bias = options.bias ? ParameterShard(absl::StrCat(name, ".bias"), shard.number,
-                                                      {out.all}, out.held, {}, 0)
-                                     : kNone;
+      out_in ? ParameterShard(weight, shard, {out.all, in}, out.held, inputs, options.std)
+             : ParameterShard(weight, shard, {in, out.all}, inputs, out.held, options.std);
+  const TensorId bias =
+      options.bias ? ParameterShard(absl::StrCat(name, ".bias"), shard, {out.all}, out.held, {}, 0)
+                   : kNone;
   const TensorId y = builder_.Activation(NameOf(name, shard.number), {rows, out.size()});
   builder_.graph_.ops.push_back(Matmul{.a = x,
                                        .b = w,
@@ -133,8 +140,8 @@ TensorId ShardBuilder::LinearOut(const std::string& name, const Shard& shard, Te
   const std::string weight = absl::StrCat(name, ".weight");
   const std::vector<Run> outputs = {{0, out}};
   const TensorId w =
-      out_in ? ParameterShard(weight, shard.number, {out, in.all}, outputs, in.held, options.std)
-             : ParameterShard(weight, shard.number, {in.all, out}, in.held, outputs, options.std);
+      out_in ? ParameterShard(weight, shard, {out, in.all}, outputs, in.held, options.std)
+             : ParameterShard(weight, shard, {in.all, out}, in.held, outputs, options.std);
   const TensorId y = builder_.Activation(NameOf(name, shard.number), {rows, out});
   builder_.graph_.ops.push_back(
       Matmul{.a = x, .b = w, .c = y, .m = rows, .n = out, .k = in.size(), .transpose_b = out_in});
@@ -155,10 +162,10 @@ TensorId ShardBuilder::SideBySide(const std::string& name, const Shard& shard, T
     out += parts[i].out;
   }
   const int64_t mine = SizeOfRuns(outputs);
-  const TensorId w = ParameterShard(absl::StrCat(name, ".weight"), shard.number, {out, in}, outputs,
+  const TensorId w = ParameterShard(absl::StrCat(name, ".weight"), shard, {out, in}, outputs,
                                     {{0, in}}, std, std::move(weights));
-  const TensorId b = bias ? ParameterShard(absl::StrCat(name, ".bias"), shard.number, {out},
-                                           outputs, {}, 0, std::move(biases))
+  const TensorId b = bias ? ParameterShard(absl::StrCat(name, ".bias"), shard, {out}, outputs, {},
+                                           0, std::move(biases))
                           : kNone;
   return builder_.Project(NameOf(name, shard.number), x, w, rows, in, mine, b);
 }
@@ -188,9 +195,11 @@ ShardBuilder::Vocabulary ShardBuilder::Tokens(const std::string& name, int64_t v
                                               double std) {
   if (whole()) return {builder_.Parameter(name, {vocab, width}, std)};
   Vocabulary shards;
-  for (const Run& run : CutIn(builder_.shards_, vocab)) {
-    const auto number = static_cast<int64_t>(shards.size());
-    shards.push_back(ParameterShard(name, number, {vocab, width}, {run}, {{0, width}}, std));
+  const std::vector<Run> runs = CutIn(builder_.shards_, vocab);
+  for (const Run& run : runs) {
+    const Shard shard{.number = static_cast<int64_t>(shards.size()),
+                      .count = static_cast<int64_t>(runs.size())};
+    shards.push_back(ParameterShard(name, shard, {vocab, width}, {run}, {{0, width}}, std));
   }
   return shards;
 }
@@ -217,16 +226,17 @@ std::vector<TensorId> ShardBuilder::Logits(const std::string& name, TensorId x,
   int64_t all = 0;
   for (const TensorId id : tokens) all += builder_.tensor(id).dims[0];
   for (size_t s = 0; s < tokens.size(); ++s) {
-    const auto number = static_cast<int64_t>(s);
+    const Shard shard{.number = static_cast<int64_t>(s),
+                      .count = static_cast<int64_t>(tokens.size())};
     const int64_t classes = builder_.tensor(tokens[s]).dims[0];
     TensorId b = kNone;
     if (!bias.empty()) {
-      b = whole() ? builder_.Parameter(bias, {all}, 0)
-                  : ParameterShard(bias, number, {all}, {builder_.tensor(tokens[s]).shard->rows},
-                                   {}, 0);
+      b = whole()
+              ? builder_.Parameter(bias, {all}, 0)
+              : ParameterShard(bias, shard, {all}, {builder_.tensor(tokens[s]).shard->rows}, {}, 0);
     }
-    logits.push_back(
-        builder_.Project(NameOf(name, number), copies[s], tokens[s], rows, width, classes, b));
+    logits.push_back(builder_.Project(NameOf(name, shard.number), copies[s], tokens[s], rows, width,
+                                      classes, b));
   }
   return logits;
 }

@@ -32,7 +32,7 @@ class ShardBuilder {
 
   // What one shard is asked for.
   struct Shard {
-    int64_t number = 0;  // among those that have something
+    int64_t number = 0, count = 1;  // which of how many that have something
     Run things;
     uint32_t dropout = 0;  // the stream of its dropout
   };
@@ -89,7 +89,7 @@ class ShardBuilder {
   bool whole() const { return builder_.shards_ == 1; }
   std::string NameOf(const std::string& name, int64_t shard) const;
   // `dims` are those of the whole.
-  TensorId ParameterShard(const std::string& name, int64_t shard, std::vector<int64_t> dims,
+  TensorId ParameterShard(const std::string& name, const Shard& shard, std::vector<int64_t> dims,
                           std::vector<Run> rows, std::vector<Run> cols, double std,
                           std::vector<Part> parts = {});
   std::vector<TensorId> Spread(TensorId x, size_t count);

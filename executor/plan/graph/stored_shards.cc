@@ -26,6 +26,18 @@ std::vector<PlacedRun> Within(const std::vector<Run>& runs, const Run& wanted) {
 
 }  // namespace
 
+int64_t BytesElsewhere(const Plan& plan) {
+  const auto of_each =
+      static_cast<int64_t>(plan.optimizer_state.size() + (plan.averages.empty() ? 0 : 1));
+  int64_t bytes = 0;
+  for (size_t i = 0; i < plan.of_group.size(); ++i) {
+    const Tensor& parameter = plan.tensors[plan.of_group[i]];
+    if (plan.host.hosts(parameter)) continue;
+    bytes += parameter.bytes() * (i < plan.trained_of_group ? 1 + of_each : 1);
+  }
+  return bytes;
+}
+
 std::vector<DrawnRun> DrawnRuns(const Tensor& parameter) {
   if (!parameter.shard) return {{.n = parameter.elements()}};
   const ShardOf& shard = *parameter.shard;
@@ -53,8 +65,8 @@ std::vector<DrawnRun> DrawnRuns(const Tensor& parameter) {
 std::vector<StoredInShards> StoredShards(const Plan& plan) {
   std::vector<StoredInShards> all;
   absl::flat_hash_map<std::string, size_t> number;
-  for (size_t i = 0; i < plan.parameters.size(); ++i) {
-    const Tensor& parameter = plan.tensors[plan.parameters[i]];
+  for (size_t i = 0; i < plan.of_group.size(); ++i) {
+    const Tensor& parameter = plan.tensors[plan.of_group[i]];
     if (!parameter.shard) continue;
     const int64_t stride = parameter.elements() / parameter.dims[0];
     int64_t first = 0;  // row of the whole

@@ -13,7 +13,8 @@ namespace trainyard::plan {
 namespace {
 
 bool Shared(TensorKind kind) {
-  return kind == TensorKind::kActivation || kind == TensorKind::kInput;
+  return kind == TensorKind::kActivation || kind == TensorKind::kInput ||
+         kind == TensorKind::kReceived;
 }
 
 // Tensors that share one place, one after the other: the output of an in-place op continues the
@@ -120,9 +121,10 @@ std::vector<LiveRange> LiveRanges(const std::vector<Tensor>& tensors, const std:
     const auto touch = [&](TensorId id, Access access) {
       if (!Shared(tensors[id].kind)) return;
       const bool input = tensors[id].kind == TensorKind::kInput;
+      const bool received = tensors[id].kind == TensorKind::kReceived;
       const auto [found, is_new] = at.try_emplace(id, ranges.size());
       if (is_new) {
-        TY_CHECK(input || access == Access::kWrite, tensors[id].name,
+        TY_CHECK(input || received || access == Access::kWrite, tensors[id].name,
                  " is read before it is written");
         ranges.push_back({.tensor = id, .first = input ? -1 : static_cast<int64_t>(i)});
       }

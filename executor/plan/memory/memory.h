@@ -28,7 +28,7 @@ struct LiveRange {
 };
 
 // The live ranges of the activations and inputs that `ops` touches, in order of their first use.
-// Inputs are live from -1 on; `results` to the end.
+// Inputs are live from -1 on, what is received from the op on that reads it; `results` to the end.
 std::vector<LiveRange> LiveRanges(const std::vector<Tensor>& tensors, const std::vector<Op>& ops,
                                   const std::vector<TensorId>& results);
 

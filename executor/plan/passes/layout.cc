@@ -141,7 +141,10 @@ void LayOut(const std::vector<TensorId>& scalars, Plan& plan) {
     std::erase_if(others, [&](TensorId id) { return absl::c_linear_search(sums, id); });
     place(others);
   });
-  plan.leaves_region = region([&] { place({plan.leaves}); });
+  plan.leaves_region = region([&] {
+    place({plan.leaves});
+    place(plan.received);
+  });
   plan.partial_region = region([&] {
     for (size_t p = plan.partial_sums.size(); p > 0; --p) {
       place({plan.partial_sums[p - 1].sums, plan.partial_sums[p - 1].gradients});

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "executor/plan/memory/memory.h"
-#include "executor/plan/passes/fold_replicas.h"
+#include "executor/plan/passes/norm_of_shards.h"
 #include "executor/plan/passes/shard_optimizer.h"
 #include "kernels/scratch/sizes.h"
 #include "storage/base/status.h"
@@ -155,7 +155,7 @@ class OptimizerStep {
     if (plan_.sharded) {
       AddNormOfOwned();
     } else if (spec_.parallel().tensor() > 1) {
-      AddNormOfShards();
+      AddNormOfShards(sum_, plan_);
     } else {
       AddNormOf(ElementType::kBF16);
       AddNormOf(ElementType::kF32);
@@ -186,31 +186,6 @@ class OptimizerStep {
           .n = n});
     }
     const int64_t count = plan_.tensors[plan_.leaves].elements();
-    plan_.norm.push_back(AddLeaves{.leaves = plan_.leaves, .sum = sum_, .count = count});
-  }
-
-  // No leaf has elements of two parameters, so that it does not matter who has which shard. Rows
-  // that several shards have count once.
-  void AddNormOfShards() {
-    const std::vector<int64_t> own = FoldReplicas(parameters_.dense, plan_);
-    const auto leaves_of = [&](size_t i) {
-      return kernels::scratch::Ceil(own[i], kernels::kNormLeaf);
-    };
-    int64_t count = 0;
-    for (size_t i = 0; i < parameters_.dense; ++i) count += leaves_of(i);
-    plan_.leaves = static_cast<TensorId>(plan_.tensors.size());
-    plan_.tensors.push_back({.name = "leaves of the norm",
-                             .type = ElementType::kF64,
-                             .dims = {count},
-                             .kind = TensorKind::kScalar});
-    int64_t first = 0;
-    for (size_t i = 0; i < parameters_.dense; ++i) {
-      plan_.norm.push_back(
-          SquaredNormLeaves{.x = plan_.gradients[i],
-                            .leaves = AddAlias("leaves", plan_.leaves, first, leaves_of(i), plan_),
-                            .n = own[i]});
-      first += leaves_of(i);
-    }
     plan_.norm.push_back(AddLeaves{.leaves = plan_.leaves, .sum = sum_, .count = count});
   }
 

@@ -53,19 +53,45 @@ absl::Status ResolveResources(v1::Resources& resources) {
   return absl::OkStatus();
 }
 
+namespace {
+
+// How many groups of ranks, which share the shards of a logical rank, `slots` slots are.
+absl::StatusOr<int64_t> GroupsOf(const v1::Parallel& parallel, int64_t slots) {
+  if (!parallel.layout().has_tensor()) return slots;
+  const std::string at = "spec.parallel.layout.tensor";
+  const int32_t sharing = parallel.layout().tensor();
+  if (sharing < 1 || sharing > parallel.tensor()) {
+    return Invalid(at, sharing, " is not in [1, ", parallel.tensor(),
+                   "]: so many ranks share the shards of a logical rank, of which there are "
+                   "spec.parallel.tensor");
+  }
+  if (slots % sharing != 0) {
+    return Invalid(at, sharing, " does not divide the ", slots, " slots of spec.resources; use ",
+                   sharing * (slots / sharing + 1), " slots, or let fewer ranks share");
+  }
+  return slots / sharing;
+}
+
+}  // namespace
+
 absl::Status ResolveParallel(v1::Parallel& parallel, int64_t slots) {
   const std::string at = "spec.parallel.";
-  if (!parallel.has_logical_ranks()) parallel.set_logical_ranks(static_cast<int32_t>(slots));
-  TY_RETURN_IF_ERROR(
-      CheckRange(at + "logical_ranks", parallel.logical_ranks(), 1, kMostLogicalRanks));
-  if (parallel.logical_ranks() < slots) {
-    return Invalid(at + "logical_ranks", parallel.logical_ranks(), " cannot be shared by ", slots,
-                   " slots: each takes at least one; use ", slots, " or more, or fewer slots");
-  }
   if (!parallel.has_tensor()) parallel.set_tensor(1);
   if (!parallel.has_pipeline()) parallel.set_pipeline(1);
   if (!parallel.has_sequence()) parallel.set_sequence(1);
   TY_RETURN_IF_ERROR(CheckRange(at + "tensor", parallel.tensor(), 1, 128));
+  TY_ASSIGN_OR_RETURN(const int64_t groups, GroupsOf(parallel, slots));
+  // The default is not written down: workers of an older version know no such field.
+  if (parallel.layout().tensor() <= 1) parallel.clear_layout();
+  // The default does not go by the layout, which changes no bit.
+  if (!parallel.has_logical_ranks()) parallel.set_logical_ranks(static_cast<int32_t>(slots));
+  TY_RETURN_IF_ERROR(
+      CheckRange(at + "logical_ranks", parallel.logical_ranks(), 1, kMostLogicalRanks));
+  if (parallel.logical_ranks() < groups) {
+    return Invalid(at + "logical_ranks", parallel.logical_ranks(), " cannot be shared by ", slots,
+                   " slots: ", groups == slots ? "each takes" : "each group of them takes",
+                   " at least one; use ", groups, " or more, or fewer slots");
+  }
   const std::pair<const char*, int32_t> axes[] = {{"pipeline", parallel.pipeline()},
                                                   {"sequence", parallel.sequence()}};
   for (const auto& [axis, size] : axes) {
@@ -101,6 +127,24 @@ absl::Status CheckArithmetic(const v1::Parallel& parallel) {
 // Planning takes time by the square of them.
 constexpr int64_t kMostLayerShards = 2048;
 
+// What is not built yet where several ranks share the shards of a logical rank.
+absl::Status CheckSharedShards(const v1::JobSpec& spec) {
+  const std::string with =
+      absl::StrCat(" with spec.parallel.layout.tensor ", spec.parallel().layout().tensor());
+  if (spec.resources().min_slots() != spec.resources().max_slots()) {
+    return NotBuilt("spec.resources.min_slots", "an elastic job" + with,
+                    absl::StrCat("use as many as max_slots, ", spec.resources().max_slots()));
+  }
+  if (spec.training().on_non_finite() == v1::Training::ROLL_BACK) {
+    return NotBuilt("spec.training.on_non_finite", "ROLL_BACK" + with, "use HALT");
+  }
+  if (spec.training().has_recompute()) {
+    return NotBuilt("spec.training.recompute", "to recompute activations" + with,
+                    "leave it out, or use layout.tensor 1");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckTensorParallel(const v1::JobSpec& spec) {
   const int32_t tensor = spec.parallel().tensor();
   if (tensor == 1) return absl::OkStatus();
@@ -133,6 +177,7 @@ absl::Status CheckTensorParallel(const v1::JobSpec& spec) {
                     absl::StrCat(spec.optimizer().has_lamb() ? "lamb" : "muon", with),
                     "use adamw or sgd");
   }
+  if (spec.parallel().layout().tensor() > 1) TY_RETURN_IF_ERROR(CheckSharedShards(spec));
   if (spec.fine_tune().has_lora()) {
     return NotBuilt("spec.fine_tune.lora", "low-rank adaptation" + with, "use 1");
   }

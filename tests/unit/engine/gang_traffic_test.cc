@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "executor/data/dataset/dataset.h"
 #include "executor/data/loader.h"
 #include "executor/data/open_dataset.h"
@@ -23,13 +25,15 @@ constexpr int64_t kSteps = 3;
 
 // A job of eight logical ranks, each of two micro-batches.
 v1::JobSpec EightRanks(const Family& family, const std::string& folder, int ranks,
-                       v1::Parallel::Shard shard) {
+                       v1::Parallel::Shard shard, int sharing = 1) {
   v1::JobSpec spec = SmallJob(family, folder, kSteps);
   spec.mutable_training()->set_batch_size(32);
   spec.mutable_training()->set_micro_batch_size(2);
   spec.mutable_parallel()->set_logical_ranks(8);
   spec.mutable_parallel()->set_shard(shard);
   spec.mutable_resources()->set_min_slots(ranks);
+  if (sharing > 1) spec.mutable_parallel()->mutable_layout()->set_tensor(sharing);
+  if (spec.parallel().tensor() > 1) spec.mutable_resources()->set_device(v1::Resources::CPU);
   return plan::ResolveSpec(spec).value();
 }
 
@@ -38,10 +42,11 @@ std::vector<int64_t> SentInSteps(const v1::JobSpec& spec, const plan::Plan& plan
                                  const data::Dataset& dataset, Communicator& communicator) {
   const auto device = kernels::OpenCpu(1).value();
   const auto session = Session::Open(*device, plan).value();
-  const auto trainer = Trainer::Create(*session, spec, Gang(&communicator)).value();
+  const Groups groups(Gang(&communicator), static_cast<int>(plan.host.ranks));
+  const auto trainer = Trainer::Create(*session, spec, groups).value();
   EXPECT_TRUE(trainer->Initialize().ok());
   const plan::LeafRange run =
-      plan::HostedBy(plan.logical_ranks, communicator.size(), communicator.rank());
+      plan::HostedBy(plan.logical_ranks, groups.data().size(), groups.data().rank());
   const int64_t share = spec.training().batch_size() / plan.logical_ranks;
   data::Loader loader(dataset, {.seed = 1,
                                 .batch_size = spec.training().batch_size(),
@@ -76,6 +81,26 @@ TEST_P(GangTraffic, IsWhatThePlanSays) {
         EXPECT_EQ(plan::MostTraffic(plan).bytes(), plan.summary.sent_bytes_per_step());
       });
     }
+  }
+}
+
+// Keys and values of 2 heads in 4 shards: some ranks exchange the gradients of those that both
+// have.
+TEST(TrafficOfShards, IsWhatThePlanSays) {
+  const TempFolder folder;
+  const Family llama = {
+      "llama",
+      "model { llama { layers: 2 heads: 4 kv_heads: 2 width: 16 context: 8 mlp_width: 21 } } "
+      "parallel { tensor: 4 }"};
+  for (const auto& [ranks, sharing] : {std::pair{2, 2}, {4, 4}, {4, 2}, {6, 3}, {5, 1}}) {
+    v1::JobSpec spec = EightRanks(llama, folder.path(), ranks, v1::Parallel::NONE, sharing);
+    const auto dataset = data::OpenDataset(spec.data(), plan::WindowingOf(spec.model())).value();
+    InThreads(ranks, [&, sharing = sharing, ranks = ranks](Communicator& communicator) {
+      const plan::Plan plan = plan::BuildPlan(spec, dataset->facts(), communicator.rank()).value();
+      const int64_t planned = plan::TrafficOfRanks(plan)[plan.rank].bytes();
+      EXPECT_THAT(SentInSteps(spec, plan, *dataset, communicator), Each(planned))
+          << "rank " << communicator.rank() << " of " << ranks << ", sharing " << sharing;
+    });
   }
 }
 

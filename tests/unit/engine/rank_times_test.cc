@@ -38,25 +38,25 @@ TEST(StepTimes, AreMeansSinceTheyWereTaken) {
 }
 
 TEST(FindSlowest, ComparesWithTheMedianRank) {
-  const SlowestRank slowest = FindSlowest(Computing({10, 30, 12, 11}), 4);
+  const SlowestRank slowest = FindSlowest(Computing({10, 30, 12, 11}), {4});
   EXPECT_EQ(slowest.rank, 1);
   EXPECT_DOUBLE_EQ(slowest.ratio, 30.0 / 11);
   EXPECT_DOUBLE_EQ(slowest.excess_ms, 19);
-  EXPECT_DOUBLE_EQ(FindSlowest(Computing({10, 30}), 2).ratio, 3) << "of two the lower one";
-  EXPECT_DOUBLE_EQ(FindSlowest(Computing({0, 0}), 2).ratio, 1);
+  EXPECT_DOUBLE_EQ(FindSlowest(Computing({10, 30}), {2}).ratio, 3) << "of two the lower one";
+  EXPECT_DOUBLE_EQ(FindSlowest(Computing({0, 0}), {2}).ratio, 1);
 }
 
 TEST(FindSlowest, ARankThatHostsMoreMayTakeLonger) {
   // Rank 0 hosts two of eight logical ranks, the others three each.
-  const SlowestRank slowest = FindSlowest(Computing({40, 30, 30}), 8);
+  const SlowestRank slowest = FindSlowest(Computing({40, 30, 30}), {8});
   EXPECT_EQ(slowest.rank, 0);
   EXPECT_DOUBLE_EQ(slowest.ratio, 2);
   EXPECT_DOUBLE_EQ(slowest.excess_ms, 20);
-  EXPECT_DOUBLE_EQ(FindSlowest(Computing({20, 30, 30}), 8).ratio, 1);
+  EXPECT_DOUBLE_EQ(FindSlowest(Computing({20, 30, 30}), {8}).ratio, 1);
 }
 
 TEST(RankMetrics, NamesExtremesAndFewRanksOneByOne) {
-  const std::map<std::string, double> values = RankMetrics(Computing({10, 30, 12}), 3);
+  const std::map<std::string, double> values = RankMetrics(Computing({10, 30, 12}), {3});
   EXPECT_EQ(values.at("ranks.count"), 3);
   EXPECT_EQ(values.at("ranks.compute_ms.min"), 10);
   EXPECT_EQ(values.at("ranks.compute_ms.median"), 12);
@@ -68,14 +68,14 @@ TEST(RankMetrics, NamesExtremesAndFewRanksOneByOne) {
   EXPECT_EQ(values.at("rank.2.compute_ms"), 12);
   EXPECT_EQ(values.at("rank.1.wait_ms"), 20);
   EXPECT_EQ(values.at("rank.0.memory_bytes"), 1010);
-  EXPECT_TRUE(RankMetrics({}, 1).empty());
+  EXPECT_TRUE(RankMetrics({}, {1}).empty());
 }
 
 TEST(RankMetrics, AreFewHoweverManyRanks) {
-  EXPECT_THAT(RankMetrics(Computing(std::vector<double>(8, 10)), 8), SizeIs(40));
+  EXPECT_THAT(RankMetrics(Computing(std::vector<double>(8, 10)), {8}), SizeIs(40));
   std::vector<double> many(1024, 10);
   many[777] = 40;
-  const std::map<std::string, double> values = RankMetrics(Computing(many), 1024);
+  const std::map<std::string, double> values = RankMetrics(Computing(many), {1024});
   EXPECT_THAT(values, SizeIs(16));
   EXPECT_EQ(values.at("ranks.slowest"), 777);
   EXPECT_EQ(values.at("ranks.slowest_ratio"), 4);
@@ -84,14 +84,14 @@ TEST(RankMetrics, AreFewHoweverManyRanks) {
 TEST(StragglerWatch, TellsOnceOfARankThatIsSlowForLong) {
   StragglerWatch watch;
   const std::vector<RankTimes> slow = Computing({10, 30, 12});
-  EXPECT_EQ(watch.Look(1000, slow, 3), "") << "kernels were prepared";
-  EXPECT_EQ(watch.Look(24, slow, 3), "");
-  EXPECT_EQ(watch.Look(24, slow, 3), "");
-  EXPECT_EQ(watch.Look(2, slow, 3),
+  EXPECT_EQ(watch.Look(1000, slow, {3}), "") << "kernels were prepared";
+  EXPECT_EQ(watch.Look(24, slow, {3}), "");
+  EXPECT_EQ(watch.Look(24, slow, {3}), "");
+  EXPECT_EQ(watch.Look(2, slow, {3}),
             "rank 1 is a straggler: for 50 steps it has computed 2.50 times as long as the median "
             "rank for as much work (30.0 ms of a step of 50.0 ms), and the other ranks wait for "
             "it");
-  for (int i = 0; i < 100; ++i) EXPECT_EQ(watch.Look(100, slow, 3), "");
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(watch.Look(100, slow, {3}), "");
 }
 
 TEST(StragglerWatch, IsSilentAboutWhatPassesOrCostsLittle) {
@@ -101,7 +101,7 @@ TEST(StragglerWatch, IsSilentAboutWhatPassesOrCostsLittle) {
   const std::vector<RankTimes> idle = Computing({1, 4, 1});  // of 50 ms: the links are slow
   for (int i = 0; i < 20; ++i) {
     for (const auto* ranks : {&slow, &slow, &even, &slow, &other, &slow, &idle, &idle, &idle}) {
-      EXPECT_EQ(watch.Look(30, *ranks, 3), "");
+      EXPECT_EQ(watch.Look(30, *ranks, {3}), "");
     }
   }
 }

@@ -1,10 +1,13 @@
-// Runs whose layers are cut into the shards of tensor parallelism, all of them on one rank.
+// Runs whose layers are cut into the shards of tensor parallelism.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "storage/base/file.h"
 #include "tests/unit/engine/family.h"
+#include "tests/unit/engine/in_threads.h"
 
 namespace trainyard::engine {
 namespace {
@@ -38,6 +41,7 @@ class TensorRun : public testing::TestWithParam<Family> {
 // The weights that training begins with are those of the whole, bit for bit, and so is the file.
 TEST_P(TensorRun, BeginsWithTheDrawsOfTheWhole) {
   std::vector<std::string> files;
+  std::vector<nlohmann::json> vocabularies;
   for (const int tensor : {1, 2, 3}) {
     v1::JobSpec spec = Spec(1, tensor);
     spec.mutable_schedule()->set_learning_rate(1e-60);  // of a step that changes nothing
@@ -48,6 +52,9 @@ TEST_P(TensorRun, BeginsWithTheDrawsOfTheWhole) {
     files.push_back(FileOf(seen.checkpoints.back(), "model.safetensors"));
     EXPECT_FALSE(files.back().empty());
     EXPECT_TRUE(files.back() == files.front()) << tensor << " shards";
+    const std::string config = FileOf(seen.checkpoints.back(), "config.json");
+    vocabularies.push_back(nlohmann::json::parse(config).value("vocab_size", nlohmann::json()));
+    EXPECT_EQ(vocabularies.back(), vocabularies.front()) << tensor << " shards";
   }
 }
 
@@ -111,6 +118,91 @@ TEST_P(TensorRun, RecomputesWithTheSameBits) {
   ASSERT_FALSE(recomputed.checkpoints.empty());
   EXPECT_EQ(recomputed.checkpoints.back().weights_sha256, kept.checkpoints.back().weights_sha256);
   EXPECT_EQ(recomputed.TrainLosses(), kept.TrainLosses());
+}
+
+// What rank 0 saw of a run on `ranks` ranks, of which each `sharing` share the shards of some
+// logical ranks.
+class OnRanks {
+ public:
+  OnRanks(v1::JobSpec spec, const std::string& root, int ranks, int sharing,
+          const std::optional<RestorePoint>& restore = std::nullopt) {
+    spec.mutable_resources()->set_min_slots(ranks);
+    if (sharing > 1) spec.mutable_parallel()->mutable_layout()->set_tensor(sharing);
+    InThreads(ranks, [&](Communicator& communicator) {
+      const auto device = kernels::OpenCpu(1).value();
+      RecordingObserver other;
+      RecordingObserver& observer = communicator.rank() == 0 ? seen : other;
+      const auto result = RunOn(*device, spec, root, observer, restore, 1, &communicator);
+      EXPECT_TRUE(result.ok()) << "rank " << communicator.rank() << " of " << ranks << ", "
+                               << sharing << " share: " << result.status();
+    });
+  }
+
+  RecordingObserver seen;
+};
+
+TEST_P(TensorRun, HasTheSameBitsOnRanksThatShareTheShards) {
+  for (const auto compute : {v1::Precision::FP32, v1::Precision::BF16, v1::Precision::FP16}) {
+    v1::JobSpec spec = Spec(4, 4);
+    spec.mutable_parallel()->set_logical_ranks(2);
+    spec.mutable_precision()->set_compute(compute);
+    spec.mutable_training()->set_ema_decay(0.9);
+    spec.mutable_checkpoint()->set_every_steps(2);
+    spec.mutable_evaluation()->set_every_steps(2);
+    const std::string name = "on" + std::to_string(compute);
+    RecordingObserver whole;
+    MustRun(spec, name, whole);
+    ASSERT_EQ(whole.checkpoints.size(), 2u);
+    const auto expect_same = [&](const WrittenCheckpoint& found, const WrittenCheckpoint& expected,
+                                 const std::string& of) {
+      EXPECT_EQ(found.weights_sha256, expected.weights_sha256) << of;
+      for (const char* file :
+           {"model.safetensors", "ema.safetensors", "trainer_state/optimizer.safetensors"}) {
+        EXPECT_FALSE(FileOf(expected, file).empty()) << file;
+        EXPECT_TRUE(FileOf(found, file) == FileOf(expected, file)) << file << of;
+      }
+    };
+    for (const auto& [ranks, sharing] : {std::pair{2, 2}, {3, 3}, {4, 4}, {4, 2}, {2, 1}}) {
+      const std::string of =
+          " on " + std::to_string(ranks) + " of which " + std::to_string(sharing) + " share";
+      const OnRanks gang(spec, Root(name + of), ranks, sharing);
+      EXPECT_EQ(gang.seen.TrainLosses(), whole.TrainLosses()) << of;
+      EXPECT_EQ(gang.seen.Evaluations(), whole.Evaluations()) << of;
+      ASSERT_EQ(gang.seen.checkpoints.size(), 2u) << of;
+      for (const size_t i : {0, 1}) expect_same(gang.seen.checkpoints[i], whole.checkpoints[i], of);
+    }
+    // From the middle, on another layout.
+    const WrittenCheckpoint& middle = whole.checkpoints[0];
+    const RestorePoint from{.uri = middle.uri, .manifest_sha256 = middle.manifest_sha256};
+    const OnRanks resumed(spec, Root(name), 4, 4, from);
+    ASSERT_FALSE(resumed.seen.checkpoints.empty());
+    expect_same(resumed.seen.checkpoints.back(), whole.checkpoints[1], "resumed");
+    // One rank from what a gang wrote.
+    const OnRanks begun(spec, Root(name + "begun"), 4, 2);
+    ASSERT_EQ(begun.seen.checkpoints.size(), 2u);
+    const WrittenCheckpoint& of_gang = begun.seen.checkpoints[0];
+    const OnRanks alone(
+        spec, Root(name + "begun"), 1, 1,
+        RestorePoint{.uri = of_gang.uri, .manifest_sha256 = of_gang.manifest_sha256});
+    ASSERT_FALSE(alone.seen.checkpoints.empty());
+    expect_same(alone.seen.checkpoints.back(), whole.checkpoints[1], "resumed alone");
+  }
+}
+
+// Fewer tokens than ranks: some host no row of the vocabulary, and read no token.
+TEST(TensorRunOfFewTokens, HasTheSameBits) {
+  const TempFolder folder;
+  const Family gpt = {
+      "gpt", "model { gpt { layers: 1 heads: 2 width: 8 context: 8 } } parallel { tensor: 4 }"};
+  v1::JobSpec spec = SmallJob(gpt, folder.path(), 3);
+  ASSERT_TRUE(WriteFileAtomically(spec.data().text().path(), std::string(4000, 'a') + "b").ok());
+  spec.mutable_resources()->set_device(v1::Resources::CPU);
+  spec.mutable_parallel()->set_logical_ranks(1);
+  RecordingObserver whole;
+  ASSERT_TRUE(RunOnCpu(spec, folder.path() + "/whole", whole).ok());
+  const OnRanks gang(spec, folder.path() + "/shared", 4, 4);
+  ASSERT_FALSE(gang.seen.checkpoints.empty());
+  EXPECT_EQ(gang.seen.checkpoints.back().weights_sha256, whole.checkpoints.back().weights_sha256);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -1,0 +1,55 @@
+#include "executor/engine/hosted_state.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "executor/engine/fault.h"
+#include "storage/base/status.h"
+
+namespace trainyard::engine {
+
+HostedState::HostedState(Session& session, const Groups& groups)
+    : session_(session),
+      groups_(groups),
+      exchange_(groups.shards(), [this](const StateRequest& request, absl::Span<float> to) {
+        return ReadOwn(request, to);
+      }) {}
+
+absl::Status HostedState::Read(int64_t what, size_t position, int64_t first, absl::Span<float> to) {
+  const plan::Plan& plan = session_.plan();
+  const plan::Tensor& parameter = plan.tensors[plan.of_group[position]];
+  const auto owner = static_cast<int>(parameter.shard->HostOf(plan.host.ranks));
+  return exchange_.Read(
+      owner, {.kind = what, .place = static_cast<int64_t>(position), .first = first}, to);
+}
+
+absl::Status HostedState::Serve() {
+  if (groups_.data().rank() != 0) return absl::OkStatus();
+  return exchange_.Serve();
+}
+
+absl::Status HostedState::ReadOwn(const StateRequest& request, absl::Span<float> to) {
+  const plan::Plan& plan = session_.plan();
+  const auto refuse = [&] {
+    return WithFault(
+        Fault::kGang,
+        absl::InternalError(absl::StrCat(
+            "rank 0 asks for ", request.n, " elements from ", request.first, " on of state ",
+            request.kind, " of parameter ", request.place, ", which this rank does not have")));
+  };
+  if (request.place < 0 || request.place >= static_cast<int64_t>(plan.of_group.size())) {
+    return refuse();
+  }
+  const auto found =
+      std::find(plan.parameters.begin(), plan.parameters.end(), plan.of_group[request.place]);
+  if (found == plan.parameters.end()) return refuse();
+  const plan::TensorId id =
+      Snapshot::TensorOf(plan, request.kind, static_cast<size_t>(found - plan.parameters.begin()));
+  if (id == plan::kNone || request.first < 0 || request.n > plan.tensors[id].elements() ||
+      request.first > plan.tensors[id].elements() - request.n) {
+    return refuse();
+  }
+  return session_.ReadNow(id, to.data(), to.size() * sizeof(float), request.first * sizeof(float));
+}
+
+}  // namespace trainyard::engine

@@ -1,0 +1,86 @@
+#include "executor/engine/shards_across_ranks.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "executor/engine/fault.h"
+#include "storage/base/status.h"
+
+namespace trainyard::engine {
+
+ShardsAcrossRanks::ShardsAcrossRanks(Session& session, const Gang& group, InOrder in_order)
+    : session_(session), group_(group), in_order_(std::move(in_order)) {
+  TY_CHECK(group.size() == session.plan().host.ranks && group.rank() == session.plan().host.rank,
+           "rank ", group.rank(), " of ", group.size(), ", planned ", session.plan().host.rank,
+           " of ", session.plan().host.ranks);
+  TY_CHECK(session.HostView(session.plan().parameter_region) != nullptr,
+           "the host cannot reach the memory of ", session.device().Description());
+}
+
+kernels::Kernels ShardsAcrossRanks::WithExchanges(kernels::Kernels kernels,
+                                                  const std::vector<plan::ShardExchange>& exchanges,
+                                                  int64_t partial) {
+  for (const plan::ShardExchange& exchange : exchanges) {
+    kernels::Kernel& kernel = kernels[exchange.before_op];
+    const auto rounds = std::make_shared<const Rounds>(RoundsOf(exchange, partial));
+    kernel.launch = [this, rounds, launch = std::move(kernel.launch)](kernels::Stream& stream) {
+      Exchange(*rounds);
+      launch(stream);
+    };
+  }
+  return kernels;
+}
+
+ShardsAcrossRanks::Rounds ShardsAcrossRanks::RoundsOf(const plan::ShardExchange& exchange,
+                                                      int64_t partial) const {
+  const plan::Plan& plan = session_.plan();
+  std::vector<std::vector<absl::Span<char>>> parts(group_.size());  // by the rank that makes them
+  for (const plan::TensorId id : exchange.tensors) {
+    const plan::Tensor& tensor = plan.tensors[id];
+    parts[tensor.made_by].push_back(
+        session_.InMemory({.offset = plan.offset(id, partial), .bytes = tensor.bytes()}));
+  }
+  size_t most = 0;
+  for (const auto& of_rank : parts) most = std::max(most, of_rank.size());
+  const auto takes_part = [&](int rank) {
+    return exchange.ranks.empty() || std::count(exchange.ranks.begin(), exchange.ranks.end(), rank);
+  };
+  const auto at = [&](int rank, size_t round) {
+    return round < parts[rank].size() ? parts[rank][round] : absl::Span<char>();
+  };
+  Rounds rounds;
+  for (size_t i = 0; i < most; ++i) {
+    std::vector<Transfer>& round = rounds.emplace_back();
+    for (int rank = 0; rank < group_.size(); ++rank) {
+      if (rank == group_.rank() || !takes_part(rank)) continue;
+      const Transfer transfer{.peer = rank, .send = at(group_.rank(), i), .receive = at(rank, i)};
+      if (!transfer.send.empty() || !transfer.receive.empty()) round.push_back(transfer);
+    }
+  }
+  return rounds;
+}
+
+void ShardsAcrossRanks::Exchange(const Rounds& rounds) {
+  if (!status_.ok()) return;
+  const absl::Time begun = absl::Now();
+  const auto make = [&] { return ExchangeRounds(rounds); };
+  status_ = in_order_ ? in_order_(make) : make();
+  waited_ += absl::Now() - begun;
+}
+
+absl::Status ShardsAcrossRanks::ExchangeRounds(const Rounds& rounds) {
+  Communicator& communicator = group_.communicator();
+  communicator.SetPatience(bound_);
+  absl::Status made;
+  for (const std::vector<Transfer>& round : rounds) {
+    if (made.ok() && !round.empty()) made = communicator.Exchange(round);
+  }
+  communicator.SetPatience(absl::InfiniteDuration());
+  return WithFault(Fault::kGang, made);
+}
+
+void ShardsAcrossRanks::BeginStep() { bound_ = patience_.Next(absl::Now()); }
+
+}  // namespace trainyard::engine

@@ -1,0 +1,65 @@
+#pragma once
+
+// What the ranks that share the shards of a logical rank exchange while they compute.
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "executor/engine/gang.h"
+#include "executor/engine/session.h"
+#include "executor/engine/step_patience.h"
+#include "executor/plan/graph/plan.h"
+#include "kernels/device.h"
+
+namespace trainyard::engine {
+
+// Each rank sends what it makes of a tensor's parts to the others, which wait for it. Every rank
+// runs the same exchanges in the same order. Only where the host reaches the device's memory.
+class ShardsAcrossRanks {
+ public:
+  // Makes an exchange in the order of those that this rank has started otherwise. Absent: there are
+  // none.
+  using InOrder = std::function<absl::Status(const std::function<absl::Status()>& exchange)>;
+
+  // `session`, and what `group` stands for, must outlive it and the kernels that it returns.
+  ShardsAcrossRanks(Session& session, const Gang& group, InOrder in_order = nullptr);
+  ShardsAcrossRanks(const ShardsAcrossRanks&) = delete;
+  ShardsAcrossRanks& operator=(const ShardsAcrossRanks&) = delete;
+
+  // `kernels`, those of the ops of one list of the plan, bound to partial sum `partial`, which make
+  // `exchanges` before the ops that need them.
+  kernels::Kernels WithExchanges(kernels::Kernels kernels,
+                                 const std::vector<plan::ShardExchange>& exchanges,
+                                 int64_t partial = 0);
+
+  // A step begins: its exchanges do not wait for ever for a rank that hangs.
+  void BeginStep();
+  void EndStep() { bound_ = absl::InfiniteDuration(); }
+
+  // The first exchange that failed, with the fault kGang: none is made after it, and what kernels
+  // found since is worthless.
+  const absl::Status& status() const { return status_; }
+
+  // How long this rank has exchanged so far.
+  absl::Duration waited() const { return waited_; }
+
+ private:
+  // The parts of an exchange by round: in each, one of every rank that has as many.
+  using Rounds = std::vector<std::vector<Transfer>>;
+  Rounds RoundsOf(const plan::ShardExchange& exchange, int64_t partial) const;
+  void Exchange(const Rounds& rounds);
+  absl::Status ExchangeRounds(const Rounds& rounds);
+
+  Session& session_;
+  const Gang group_;
+  const InOrder in_order_;
+  StepPatience patience_;
+  absl::Duration bound_ = absl::InfiniteDuration();
+  absl::Duration waited_;
+  absl::Status status_;
+};
+
+}  // namespace trainyard::engine

@@ -1,0 +1,161 @@
+#include "executor/plan/passes/host_shards.h"
+
+#include <algorithm>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "executor/plan/ops/op.h"
+#include "storage/base/status.h"
+
+namespace trainyard::plan {
+
+namespace {
+
+// Goes over the ops in order, and knows of each tensor to whose shards it belongs.
+class Hosting {
+ public:
+  Hosting(const ShardHost& host, const std::vector<const OfParameter*>& with_parameters,
+          Graph& graph)
+      : host_(host), graph_(graph), made_by_(graph.tensors.size(), kEveryRank) {
+    for (size_t i = 0; i < graph.tensors.size(); ++i) {
+      const Tensor& tensor = graph.tensors[i];
+      if (tensor.shard) made_by_[i] = tensor.shard->HostOf(host.ranks);
+    }
+    for (const OfParameter* others : with_parameters) {
+      for (const auto& [parameter, other] : *others) made_by_[other] = made_by_[parameter];
+    }
+  }
+
+  // Appends to `kept` what becomes of the op.
+  void Host(Op& op, std::vector<Op>& kept) {
+    std::visit([&](auto& o) { HostOp(o, kept); }, op);
+  }
+
+ private:
+  bool mine(int64_t rank) const { return rank == kEveryRank || rank == host_.rank; }
+
+  template <typename T>
+  void HostOp(T& op, std::vector<Op>& kept) {
+    int64_t rank = kEveryRank;
+    VisitOperands(op, [&](TensorId id, Access) {
+      const int64_t its = made_by_[id];
+      TY_CHECK(rank == kEveryRank || its == kEveryRank || rank == its, T::kName, " reads ",
+               graph_[id].name, ", which another rank has than what else it reads");
+      rank = std::max(rank, its);
+    });
+    VisitOperands(op, [&](TensorId id, Access access) {
+      if (access != Access::kRead) made_by_[id] = rank;
+    });
+    if (mine(rank)) kept.push_back(std::move(op));
+  }
+
+  void HostOp(AddParts& op, std::vector<Op>& kept) {
+    for (const TensorId part : op.parts) Exchange(part);
+    kept.push_back(std::move(op));
+  }
+
+  void HostOp(CrossEntropyOfShards& op, std::vector<Op>& kept) {
+    for (const TensorId statistics : op.statistics) Exchange(statistics);
+    kept.push_back(std::move(op));
+  }
+
+  // `tensor` is read by every rank.
+  void Exchange(TensorId id) {
+    if (made_by_[id] == kEveryRank) return;
+    Tensor& tensor = graph_.tensors[id];
+    tensor.made_by = made_by_[id];
+    if (!mine(tensor.made_by)) tensor.kind = TensorKind::kReceived;
+  }
+
+  // The tables of `all` that rank `rank` hosts, which lie one behind the other, and the first row.
+  struct Hosted {
+    std::vector<TensorId> tables;
+    int64_t first = 0;
+  };
+  Hosted HostedBy(int64_t rank, const std::vector<TensorId>& all) const {
+    Hosted hosted;
+    for (const TensorId table : all) {
+      if (made_by_[table] == rank) {
+        hosted.tables.push_back(table);
+      } else if (hosted.tables.empty()) {
+        hosted.first += graph_[table].dims[0];
+      }
+    }
+    return hosted;
+  }
+
+  void HostOp(EmbeddingShardsForward& op, std::vector<Op>& kept) {
+    AddParts all{.y = op.y, .rows = op.places, .cols = op.width};
+    for (int64_t rank = 0; rank < host_.ranks; ++rank) {
+      const Hosted hosted = HostedBy(rank, op.tables);
+      if (hosted.tables.empty()) continue;
+      Tensor rows = graph_[op.y];
+      absl::StrAppend(&rows.name, " (of rank ", rank, ")");
+      rows.made_by = rank;
+      if (!mine(rank)) rows.kind = TensorKind::kReceived;
+      const TensorId part = graph_.Add(std::move(rows));
+      made_by_.push_back(rank);
+      all.parts.push_back(part);
+      if (!mine(rank)) continue;
+      EmbeddingShardsForward own = op;
+      own.y = part;
+      own.tables = hosted.tables;
+      own.first = hosted.first;
+      kept.push_back(std::move(own));
+    }
+    kept.push_back(std::move(all));
+  }
+
+  void HostOp(EmbeddingShardsBackward& op, std::vector<Op>& kept) {
+    Hosted hosted = HostedBy(host_.rank, op.gradients);
+    if (hosted.tables.empty()) return;
+    op.gradients = std::move(hosted.tables);
+    op.first = hosted.first;
+    kept.push_back(std::move(op));
+  }
+
+  const ShardHost host_;
+  Graph& graph_;
+  std::vector<int64_t> made_by_;  // by tensor: the rank that has it; kEveryRank: all do
+};
+
+}  // namespace
+
+HostedOps HostShards(const ShardHost& host, const std::vector<const OfParameter*>& with_parameters,
+                     size_t first, Graph& graph) {
+  HostedOps hosted{.first = first};
+  if (host.ranks == 1) return hosted;
+  Hosting hosting(host, with_parameters, graph);
+  std::vector<Op> kept;
+  for (size_t i = 0; i < graph.ops.size(); ++i) {
+    const double flops = Flops(graph.ops[i]);
+    const size_t before = kept.size();
+    hosting.Host(graph.ops[i], kept);
+    if (kept.size() == before) hosted.flops_elsewhere += flops;
+    if (i + 1 == first) hosted.first = kept.size();
+  }
+  graph.ops = std::move(kept);
+  return hosted;
+}
+
+std::vector<ShardExchange> ShardExchanges(const std::vector<Tensor>& tensors,
+                                          const std::vector<Op>& ops) {
+  std::vector<ShardExchange> exchanges;
+  for (size_t i = 0; i < ops.size(); ++i) {
+    ShardExchange exchange{.before_op = static_cast<int64_t>(i)};
+    const auto add = [&](const std::vector<TensorId>& ids) {
+      for (const TensorId id : ids) {
+        if (tensors[id].made_by != kEveryRank) exchange.tensors.push_back(id);
+      }
+    };
+    if (const auto* const sum = std::get_if<AddParts>(&ops[i])) add(sum->parts);
+    if (const auto* const loss = std::get_if<CrossEntropyOfShards>(&ops[i])) add(loss->statistics);
+    if (!exchange.tensors.empty()) exchanges.push_back(std::move(exchange));
+  }
+  return exchanges;
+}
+
+}  // namespace trainyard::plan
