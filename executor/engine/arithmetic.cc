@@ -14,17 +14,6 @@ Arithmetic ArithmeticOf(const kernels::Device& device) {
   return arithmetic;
 }
 
-namespace {
-
-// What of a fingerprint is known to change bits. How a library cuts its products may follow the
-// sizes of caches, and that has not been seen.
-Arithmetic Certain(Arithmetic arithmetic) {
-  for (const char* const name : {"caches", "glibc"}) arithmetic.erase(name);
-  return arithmetic;
-}
-
-}  // namespace
-
 absl::StatusOr<GangArithmetic> CompareArithmetic(const Gang& gang, const Arithmetic& mine,
                                                  v1::Parallel::Arithmetic allowed) {
   TY_ASSIGN_OR_RETURN(const std::vector<std::string> all, gang.Gather(ArithmeticToText(mine)));
@@ -34,7 +23,7 @@ absl::StatusOr<GangArithmetic> CompareArithmetic(const Gang& gang, const Arithme
     const Arithmetic first = ArithmeticFromText(all[0]), other = ArithmeticFromText(all[rank]);
     const std::string difference =
         ArithmeticDifference(first, "on rank 0", other, absl::StrCat("on rank ", rank));
-    const bool certain = !SameArithmetic(Certain(first), Certain(other));
+    const bool certain = !SameArithmetic(CertainArithmetic(first), CertainArithmetic(other));
     if (allowed == v1::Parallel::ANY || !certain) {
       told.difference = told.difference.empty() ? difference : told.difference;
       continue;
@@ -47,6 +36,20 @@ absl::StatusOr<GangArithmetic> CompareArithmetic(const Gang& gang, const Arithme
   }
   if (told.difference.empty()) told.arithmetic = mine;
   return told;
+}
+
+absl::Status CheckSameArithmetic(const Arithmetic& before, const Arithmetic& now, int64_t step,
+                                 v1::Parallel::Arithmetic allowed) {
+  if (allowed != v1::Parallel::SAME || before.empty() ||
+      SameArithmetic(CertainArithmetic(before), CertainArithmetic(now))) {
+    return absl::OkStatus();
+  }
+  return MarkCommon(
+      WithFault(Fault::kGang, absl::FailedPreconditionError(absl::StrCat(
+                                  "the arithmetic is not that of the checkpoint of step ", step,
+                                  ", and spec.parallel.arithmetic is SAME: ",
+                                  ArithmeticDifference(CertainArithmetic(before), "before",
+                                                       CertainArithmetic(now), "now")))));
 }
 
 std::string ArithmeticNotice(const Arithmetic& before, const Arithmetic& now, int64_t step) {

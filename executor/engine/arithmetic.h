@@ -32,6 +32,12 @@ struct GangArithmetic {
 absl::StatusOr<GangArithmetic> CompareArithmetic(const Gang& gang, const Arithmetic& mine,
                                                  v1::Parallel::Arithmetic allowed);
 
+// Whether a run may go on from a checkpoint of `step` that was computed with `before`: any may,
+// unless it is `allowed` no other arithmetic than that of its first attempt. The scheduler sees to
+// that, by what agents told when they began; this is what is so. Every rank fails alike.
+absl::Status CheckSameArithmetic(const Arithmetic& before, const Arithmetic& now, int64_t step,
+                                 v1::Parallel::Arithmetic allowed);
+
 // What to tell of a run that goes on at `step` from a checkpoint of `before`; "" if nothing
 // changed.
 std::string ArithmeticNotice(const Arithmetic& before, const Arithmetic& now, int64_t step);

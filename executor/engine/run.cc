@@ -202,8 +202,13 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const Gang& ranks,
   TY_ASSIGN_OR_RETURN(std::optional<ChosenCheckpoint> chosen,
                       FindStart(*store, request, spec, dataset));
   TY_RETURN_IF_ERROR(CheckSameStart(ranks, spec, dataset, chosen));
+  const Arithmetic arithmetic = ArithmeticOf(device);
   TY_ASSIGN_OR_RETURN(const GangArithmetic computed,
-                      CompareArithmetic(ranks, ArithmeticOf(device), spec.parallel().arithmetic()));
+                      CompareArithmetic(ranks, arithmetic, spec.parallel().arithmetic()));
+  if (chosen) {
+    TY_RETURN_IF_ERROR(CheckSameArithmetic(chosen->checkpoint.arithmetic, arithmetic,
+                                           chosen->checkpoint.step, spec.parallel().arithmetic()));
+  }
   TY_ASSIGN_OR_RETURN(const std::unique_ptr<NcclCommunicator> links,
                       LinkGpus(device, ranks, spec.parallel()));
   const Gang gang = ranks.LinkedBy(links.get());
@@ -227,8 +232,8 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const Gang& ranks,
   } else {
     TY_RETURN_IF_ERROR(trainer->Initialize());
   }
-  TY_RETURN_IF_ERROR(WithStorageFault(
-      observer.OnRestored(trainer->steps_done(), chosen ? chosen->checkpoint.uri : std::string())));
+  TY_RETURN_IF_ERROR(WithStorageFault(observer.OnRestored(
+      trainer->steps_done(), chosen ? chosen->checkpoint.uri : std::string(), arithmetic)));
 
   CheckpointWriter checkpoints(
       *store, MakeIdentity(request, spec, dataset, plan, computed.arithmetic), plan, observer,

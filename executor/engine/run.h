@@ -29,8 +29,9 @@ class RunObserver : public CheckpointListener {
  public:
   virtual absl::Status OnStarted(const v1::JobSpec& spec, const plan::Plan& plan) = 0;
 
-  // Training goes on from `step`; `uri` is empty for a fresh start.
-  virtual absl::Status OnRestored(int64_t step, const std::string& uri) = 0;
+  // Training goes on from `step`, with `arithmetic` on this rank; `uri` is empty for a fresh start.
+  virtual absl::Status OnRestored(int64_t step, const std::string& uri,
+                                  const Arithmetic& arithmetic) = 0;
 
   enum class Split { kTrain, kValidation };
   virtual absl::Status OnMetrics(int64_t step, Split split,

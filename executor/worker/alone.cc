@@ -69,7 +69,7 @@ class Warnings : public engine::RunObserver {
   explicit Warnings(int rank) : rank_(rank) {}
 
   absl::Status OnStarted(const v1::JobSpec&, const plan::Plan&) override { return {}; }
-  absl::Status OnRestored(int64_t, const std::string&) override { return {}; }
+  absl::Status OnRestored(int64_t, const std::string&, const Arithmetic&) override { return {}; }
   absl::Status OnMetrics(int64_t, Split, const std::map<std::string, double>&) override {
     return {};
   }

@@ -20,10 +20,12 @@ absl::Status EventObserver::OnStarted(const v1::JobSpec&, const plan::Plan& plan
   return events_.Append(std::move(event));
 }
 
-absl::Status EventObserver::OnRestored(int64_t step, const std::string& uri) {
+absl::Status EventObserver::OnRestored(int64_t step, const std::string& uri,
+                                       const Arithmetic& arithmetic) {
   v1::RankEvent event;
   event.mutable_restored()->set_step(step);
   event.mutable_restored()->set_uri(uri);
+  event.mutable_restored()->mutable_arithmetic()->insert(arithmetic.begin(), arithmetic.end());
   return events_.Append(std::move(event));
 }
 

@@ -44,7 +44,7 @@ absl::Status Progress::OnStarted(const v1::JobSpec&, const plan::Plan& plan) {
   return absl::OkStatus();
 }
 
-absl::Status Progress::OnRestored(int64_t step, const std::string& uri) {
+absl::Status Progress::OnRestored(int64_t step, const std::string& uri, const Arithmetic&) {
   absl::MutexLock lock(&mu_);
   first_step_ = step;
   begun_ = clock_.SinceBoot();

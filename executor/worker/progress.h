@@ -24,7 +24,8 @@ class Progress : public engine::RunObserver {
       : out_(out), terminal_(terminal), clock_(clock), device_(std::move(device)) {}
 
   absl::Status OnStarted(const v1::JobSpec& spec, const plan::Plan& plan) override;
-  absl::Status OnRestored(int64_t step, const std::string& uri) override;
+  absl::Status OnRestored(int64_t step, const std::string& uri,
+                          const Arithmetic& arithmetic) override;
   absl::Status OnMetrics(int64_t step, Split split,
                          const std::map<std::string, double>& values) override;
   absl::Status OnNotice(const std::string& message) override;

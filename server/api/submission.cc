@@ -45,6 +45,12 @@ absl::Status CheckServerOnlyFields(const v1::Job& job) {
   return absl::OkStatus();
 }
 
+ArithmeticRule RuleOf(v1::Parallel::Arithmetic arithmetic) {
+  if (arithmetic == v1::Parallel::ANY) return ArithmeticRule::kAny;
+  if (arithmetic == v1::Parallel::SAME) return ArithmeticRule::kSame;
+  return ArithmeticRule::kSameInAttempt;
+}
+
 bool IsLabelKey(absl::string_view key) {
   if (key.empty() || key.size() > 63 || !absl::ascii_islower(key[0])) return false;
   return std::all_of(key.begin(), key.end(), [](char c) {
@@ -140,6 +146,7 @@ absl::StatusOr<JobRecord> CheckSubmission(const v1::SubmitJobRequest& request,
   record.min_slots = std::max(1, spec.resources().min_slots());
   record.max_slots = std::max(record.min_slots, spec.resources().max_slots());
   record.logical_ranks = spec.parallel().logical_ranks();
+  record.arithmetic_rule = RuleOf(spec.parallel().arithmetic());
   if (spec.resources().device() != v1::Resources::DEVICE_UNSPECIFIED) {
     record.device = v1::Resources::Device_Name(spec.resources().device());
   }

@@ -214,6 +214,18 @@ absl::StatusOr<FailureRecord> DecodeFailure(const v1::Failure& failure) {
                        .rolled_back = failure.rolled_back()};
 }
 
+absl::StatusOr<RankRestored> DecodeRestored(const v1::RankEvent::Restored& restored) {
+  TY_RETURN_IF_ERROR(CheckStep("restored.step", restored.step(), 0));
+  RankRestored record{.step = restored.step()};
+  const auto& values = restored.arithmetic();
+  record.arithmetic = Arithmetic(values.begin(), values.end());
+  if (!IsWellFormed(record.arithmetic)) {
+    return FieldError("restored.arithmetic", absl::StrCat(values.size(), " values"),
+                      "at most 32 of short, plain text");
+  }
+  return record;
+}
+
 absl::StatusOr<RankEventRecord> DecodeEvent(const v1::RankEvent& event, const RankContext& rank) {
   RankEventRecord record;
   switch (event.what_case()) {
@@ -221,10 +233,10 @@ absl::StatusOr<RankEventRecord> DecodeEvent(const v1::RankEvent& event, const Ra
       record.what =
           RankStarted{.pid = event.started().pid(), .device = Readable(event.started().device())};
       break;
-    case v1::RankEvent::kRestored:
-      TY_RETURN_IF_ERROR(CheckStep("restored.step", event.restored().step(), 0));
-      record.what = RankRestored{.step = event.restored().step()};
+    case v1::RankEvent::kRestored: {
+      TY_ASSIGN_OR_RETURN(record.what, DecodeRestored(event.restored()));
       break;
+    }
     case v1::RankEvent::kMetrics: {
       TY_ASSIGN_OR_RETURN(record.what, DecodeMetrics(event.metrics()));
       break;

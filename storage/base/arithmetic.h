@@ -26,6 +26,10 @@ Arithmetic ArithmeticFromText(absl::string_view text);
 // Whether it keeps the bounds and its text can be read back. One that is empty does.
 bool IsWellFormed(const Arithmetic& arithmetic);
 
+// What of a fingerprint is known to change bits: without the sizes of caches and the C library, of
+// which that has not been seen. The slots of one gang are alike in it.
+Arithmetic CertainArithmetic(Arithmetic arithmetic);
+
 // Whether results of both have the same bits, as far as anybody knows.
 bool SameArithmetic(const Arithmetic& a, const Arithmetic& b);
 

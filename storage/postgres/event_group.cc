@@ -132,7 +132,7 @@ absl::StatusOr<AppendResult> EventGroup::Take(const RankEvents& entry, absl::Tim
 absl::Status EventGroup::WriteJobs(const Query& query, const std::vector<JobAtWork*>& touched) {
   if (touched.empty()) return absl::OkStatus();
   std::vector<std::string> uids, states, codes, messages, causes, not_before, started, ended,
-      deadlines, failures, uris, avoided;
+      deadlines, failures, uris, avoided, bound_to;
   std::vector<int64_t> versions_before, attempts_before, versions, attempts, steps, updated, items;
   std::vector<int> restarts, losses;
   for (const JobAtWork* one : touched) {
@@ -157,13 +157,15 @@ absl::Status EventGroup::WriteJobs(const Query& query, const std::vector<JobAtWo
     uris.push_back(job.newest_checkpoint_uri);
     losses.push_back(job.losses);
     avoided.push_back(job.avoid_node);
+    bound_to.push_back(job.arithmetic);
     items.push_back(ItemsIn(one->change.feed));
   }
   std::map<std::string, int64_t> newest;  // sequences
   for (const pqxx::row& row : transaction_.RunText(
-           query.text, Params(uids, versions_before, attempts_before, states, codes, messages,
-                              causes, versions, attempts, restarts, steps, updated, not_before,
-                              started, ended, deadlines, failures, uris, items, losses, avoided))) {
+           query.text,
+           Params(uids, versions_before, attempts_before, states, codes, messages, causes, versions,
+                  attempts, restarts, steps, updated, not_before, started, ended, deadlines,
+                  failures, uris, items, losses, avoided, bound_to))) {
     newest[row[0].as<std::string>()] = row[1].as<int64_t>();
   }
   if (newest.size() != touched.size()) {

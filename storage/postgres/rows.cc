@@ -246,6 +246,10 @@ JobRecord JobOf(const pqxx::row& row) {
   job.newest_checkpoint_uri = TextOf(row, "newest_checkpoint_uri");
   job.losses = row["losses"].as<int>();
   job.avoid_node = TextOf(row, "avoid_node");
+  // A rule that a newer server knows is none here.
+  job.arithmetic_rule =
+      ParseArithmeticRule(TextOf(row, "arithmetic_rule")).value_or(ArithmeticRule::kUnknown);
+  job.arithmetic = TextOf(row, "arithmetic");
   return job;
 }
 

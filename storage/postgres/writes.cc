@@ -164,7 +164,7 @@ absl::StatusOr<int64_t> WriteJob(Transaction& transaction, const JobRecord& befo
              job.reason.message, SuspendCauseName(job.suspend_cause), job.version, job.attempt,
              job.restarts, job.step, job.update_time, job.not_before, job.start_time, job.end_time,
              job.suspend_deadline, FailureJson(job.failure), job.newest_checkpoint_uri, items,
-             job.losses, job.avoid_node));
+             job.losses, job.avoid_node, job.arithmetic));
   if (written.size() != 1) {
     return absl::AbortedError(absl::StrCat("job ", job.job_id, " changed under its lock"));
   }

@@ -110,6 +110,7 @@ absl::StatusOr<JobChange> NewJob(const JobRecord& submitted, absl::Time now) {
   job.failure.reset();
   job.resize.reset();
   job.newest_checkpoint_uri.clear();
+  job.arithmetic.clear();
   change.changed = true;
   change.feed.push_back(
       {.time = now, .what = StateChangeRecord{std::nullopt, JobState::kQueued, job.reason}});

@@ -145,7 +145,8 @@ class EventTaker {
     // has decided to stop is not asked for a checkpoint after all.
     if (job().state != JobState::kSuspending) rank_.state = RankState::kRunning;
     if (rank_.id.rank == 0) job().step = std::min(job().step, restored.step);
-    restored_step_ = restored.step;  // the same for every rank: a gang restores one checkpoint
+    // The same for every rank: a gang restores one checkpoint, and its ranks compute alike.
+    start_ = {restored.step, restored.arithmetic};
     Settle();
     return absl::OkStatus();
   }
@@ -315,18 +316,25 @@ class EventTaker {
   const InSeries& in_series_;
   const absl::Time now_;
   absl::Time time_;
-  std::optional<int64_t> restored_step_;
+  std::optional<RankRestored> start_;
   std::set<std::pair<int64_t, MetricSplit>> seen_;
 };
 
-// Moves the job as EvaluateAttempt says. `restored_step`: the step from which the ranks go on, if
-// one has just reported it.
-void ApplyVerdict(AttemptChange& result, std::optional<int64_t> restored_step, absl::Time now) {
+// Binds a job to the arithmetic with which it is about to make its first step, if it asks for that.
+void BindToArithmetic(JobRecord& job, const Arithmetic& arithmetic) {
+  if (job.arithmetic_rule != ArithmeticRule::kSame || !job.arithmetic.empty()) return;
+  if (IsWellFormed(arithmetic)) job.arithmetic = ArithmeticToText(CertainArithmetic(arithmetic));
+}
+
+// Moves the job as EvaluateAttempt says. `start`: from where the ranks go on, if one has just
+// reported it.
+void ApplyVerdict(AttemptChange& result, const std::optional<RankRestored>& start, absl::Time now) {
   JobRecord& job = result.change.job;
   AttemptVerdict verdict = EvaluateAttempt(job, result.attempt);
   if (!verdict.trigger.has_value()) return;
-  if (*verdict.trigger == JobTrigger::kFirstStep && restored_step.has_value()) {
-    verdict.reason = RunningFrom(*restored_step);
+  if (*verdict.trigger == JobTrigger::kFirstStep && start.has_value()) {
+    verdict.reason = RunningFrom(start->step);
+    BindToArithmetic(job, start->arithmetic);
   }
   if (verdict.failure.has_value()) job.failure = verdict.failure;
   if (verdict.spends_restart) job.restarts += 1;
@@ -343,7 +351,7 @@ void ApplyVerdict(AttemptChange& result, std::optional<int64_t> restored_step, a
 }
 
 void EventTaker::Settle() {
-  ApplyVerdict(result_, restored_step_, now_);
+  ApplyVerdict(result_, start_, now_);
   if (IsOver(rank_.state) || over()) result_.wishes_changed = true;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "storage/base/arithmetic.h"
 #include "storage/records/job.h"
 
 namespace trainyard {
@@ -105,6 +106,7 @@ struct RankStarted {
 };
 struct RankRestored {
   int64_t step = 0;
+  Arithmetic arithmetic;  // what it computes with; empty: not told
 };
 struct RankFinished {
   bool suspended = false;  // else succeeded

@@ -22,6 +22,13 @@ constexpr std::pair<SuspendCause, const char*> kCauseNames[] = {
     {SuspendCause::kDrained, "DRAINED"},
 };
 
+constexpr std::pair<ArithmeticRule, const char*> kRuleNames[] = {
+    {ArithmeticRule::kUnknown, ""},
+    {ArithmeticRule::kAny, "ANY"},
+    {ArithmeticRule::kSameInAttempt, "SAME_IN_ATTEMPT"},
+    {ArithmeticRule::kSame, "SAME"},
+};
+
 }  // namespace
 
 absl::string_view JobStateName(JobState state) {
@@ -47,6 +54,20 @@ absl::string_view SuspendCauseName(SuspendCause cause) {
 
 std::optional<SuspendCause> ParseSuspendCause(absl::string_view name) {
   for (const auto& [value, known] : kCauseNames) {
+    if (name == known) return value;
+  }
+  return std::nullopt;
+}
+
+absl::string_view ArithmeticRuleName(ArithmeticRule rule) {
+  for (const auto& [value, name] : kRuleNames) {
+    if (value == rule) return name;
+  }
+  return "";
+}
+
+std::optional<ArithmeticRule> ParseArithmeticRule(absl::string_view name) {
+  for (const auto& [value, known] : kRuleNames) {
     if (name == known) return value;
   }
   return std::nullopt;

@@ -159,6 +159,19 @@ struct ResizeRecord {
   friend bool operator==(const ResizeRecord&, const ResizeRecord&) = default;
 };
 
+// On which nodes a job may be placed, by the fingerprint of their arithmetic
+// (storage/base/arithmetic.h, of which what is certain to change bits counts). Stored by name.
+enum class ArithmeticRule {
+  // Of a server of before, which did not keep it: as kSameInAttempt while some nodes could hold it
+  // so, else as kAny.
+  kUnknown,
+  kAny,
+  kSameInAttempt,  // ranks of one attempt: one fingerprint
+  kSame,           // likewise, and that of the first attempt once it has been RUNNING
+};
+absl::string_view ArithmeticRuleName(ArithmeticRule rule);  // "SAME_IN_ATTEMPT"; kUnknown: ""
+std::optional<ArithmeticRule> ParseArithmeticRule(absl::string_view name);
+
 // How many slots a job may have, and what each of them must hold.
 struct SlotRange {
   int min_slots = 1;
@@ -179,6 +192,7 @@ struct JobRecord {
   int priority = 0;
   int logical_ranks = 0;  // the most ranks that it can have; 0: not known, of a server of before
   std::string device;     // "", "CPU" or "CUDA"
+  ArithmeticRule arithmetic_rule = ArithmeticRule::kUnknown;
   int64_t bytes_per_slot = 0;
   int64_t total_steps = 0;
   int max_restarts = 5;
@@ -206,6 +220,9 @@ struct JobRecord {
   std::string newest_checkpoint_uri;
   int losses = 0;          // how many nodes were lost under it in a row, without a newer checkpoint
   std::string avoid_node;  // the one that failed it last; empty from its first step elsewhere on
+  // Of kSame, from its first RUNNING on: the text of the arithmetic that it is bound to, of which
+  // what is certain to change bits (CertainArithmetic). Empty: to none.
+  std::string arithmetic;
   // How many slots it holds. Only where a job is read for its users: the scheduler knows from its
   // ranks.
   int slots = 0;

@@ -121,6 +121,8 @@ TEST(Migrations, JobsOfServersBeforeHaveNoResizeAndMayBeGivenARange) {
       const absl::StatusOr<JobRecord> job = stores->jobs().Get({"default", id});
       ASSERT_TRUE(job.ok()) << job.status();
       EXPECT_EQ(job->logical_ranks, 0);
+      EXPECT_EQ(job->arithmetic_rule, ArithmeticRule::kUnknown);
+      EXPECT_EQ(job->arithmetic, "");
       EXPECT_FALSE(job->resize.has_value());
       EXPECT_OK(stores->jobs().SetSlotRange({"default", id}, 0, {1, 3, 5}, "x").status());
       EXPECT_EQ(stores->jobs().Get({"default", id})->max_slots, 3);

@@ -80,7 +80,9 @@ class Waits : public engine::RunObserver {
   absl::Status OnStarted(const v1::JobSpec&, const plan::Plan&) override {
     return absl::OkStatus();
   }
-  absl::Status OnRestored(int64_t, const std::string&) override { return absl::OkStatus(); }
+  absl::Status OnRestored(int64_t, const std::string&, const Arithmetic&) override {
+    return absl::OkStatus();
+  }
   absl::Status OnMetrics(int64_t step, Split,
                          const std::map<std::string, double>& values) override {
     if (step == 1) return absl::OkStatus();

@@ -51,6 +51,12 @@ TEST(Arithmetic, WhatIsUnknownIsTheSameAsNothing) {
   EXPECT_FALSE(SameArithmetic({}, {}));
 }
 
+TEST(Arithmetic, CachesAndTheCLibraryAreNotKnownToChangeBits) {
+  EXPECT_EQ(CertainArithmetic(
+                {{"caches", "32 KiB"}, {"device", "CPU"}, {"glibc", "2.36"}, {"loops", "avx2"}}),
+            (Arithmetic{{"device", "CPU"}, {"loops", "avx2"}}));
+}
+
 TEST(Arithmetic, SaysWhatDiffers) {
   const Arithmetic wide = {{"device", "CPU"}, {"loops", "avx512"}, {"engine", "1"}};
   const Arithmetic narrow = {

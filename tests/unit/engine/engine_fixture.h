@@ -139,10 +139,12 @@ class RecordingObserver : public RunObserver {
     total_steps = plan.total_steps;
     return absl::OkStatus();
   }
-  absl::Status OnRestored(int64_t step, const std::string& uri) override {
+  absl::Status OnRestored(int64_t step, const std::string& uri,
+                          const Arithmetic& computes_with) override {
     order.push_back("restored");
     restored_step = step;
     restored_uri = uri;
+    arithmetic = computes_with;
     return absl::OkStatus();
   }
   absl::Status OnMetrics(int64_t step, Split split,
@@ -198,6 +200,7 @@ class RecordingObserver : public RunObserver {
   std::vector<std::string> order;
   int64_t total_steps = 0, restored_step = -1, stop_at = -1;
   std::string restored_uri;
+  Arithmetic arithmetic;
   std::vector<Metrics> metrics;
   std::vector<std::string> notices, warnings, removed, failures;
   std::vector<WrittenCheckpoint> checkpoints;

@@ -231,6 +231,26 @@ TEST(Decode, WhatASlotComputesWithIsKeptAndShown) {
                    .has_arithmetic());
 }
 
+TEST(Decode, WhatARankComputesWithIsTakenOrEndsTheRank) {
+  v1::EventBatch batch;
+  batch.mutable_key()->set_job_uid("u");
+  v1::RankEvent& event = *batch.add_events();
+  event.set_sequence(1);
+  event.mutable_restored()->set_step(7);
+  const auto restored = [&] { return DecodeEvents(batch, "file:///c").at(0).what; };
+  EXPECT_TRUE(std::get<RankRestored>(restored()).arithmetic.empty()) << "a worker of before";
+  auto& values = *event.mutable_restored()->mutable_arithmetic();
+  values["loops"] = "avx2";
+  EXPECT_EQ(std::get<RankRestored>(restored()).arithmetic, (Arithmetic{{"loops", "avx2"}}));
+  EXPECT_EQ(std::get<RankRestored>(restored()).step, 7);
+  for (const std::string& wrong : {std::string(), std::string("a;b"), std::string(129, 'x')}) {
+    values["loops"] = wrong;
+    EXPECT_NE(std::get<FailureRecord>(restored()).message.find("restored.arithmetic"),
+              std::string::npos)
+        << wrong;
+  }
+}
+
 TEST(Decode, RegistrationIsCheckedFieldByField) {
   ASSERT_TRUE(DecodeRegister(GoodRegister()).ok());
   const auto tell = [](v1::Register& m, const std::string& name, const std::string& value) {
