@@ -89,8 +89,7 @@ Elastic::Elastic(const Cluster& cluster, const PlannerOptions& options, SlotTabl
   for (Gang& gang : gangs_) {
     const size_t most = static_cast<size_t>(gang.job->max_slots);
     if (gang.ranks.size() <= most) continue;
-    const SlotDemand any;
-    std::vector<size_t> go = ThatCouldGo(gang, any, "");
+    std::vector<size_t> go = ThatCouldGo(gang, {}, {});
     go.resize(gang.ranks.size() - most);
     Drop(gang, std::move(go));
     Decide(gang, false, absl::StrCat("it was asked to take at most ", most));
@@ -105,7 +104,8 @@ void Elastic::KeepForResizes(const Cluster& cluster) {
 }
 
 // What of the kept slots has gone meanwhile, with their node perhaps, is done without; if too few
-// are left, the job waits as any other.
+// are left, or their nodes have registered anew and no longer compute alike, the job waits as any
+// other.
 void Elastic::PlaceResized(const Cluster& cluster) {
   for (const JobRecord* job : cluster.resized) {
     std::vector<Placement::Rank> ranks;
@@ -115,6 +115,7 @@ void Elastic::PlaceResized(const Cluster& cluster) {
       if (free && static_cast<int>(ranks.size()) < job->max_slots) ranks.push_back(rank);
     }
     if (static_cast<int>(ranks.size()) < LeastOf(*job)) continue;
+    if (!slots_.MayShare(slots_.DemandOf(*job), ranks)) continue;
     Reason reason = job->reason;
     if (ranks.size() < job->resize->ranks.size()) {
       absl::StrAppend(&reason.message, "; of these slots ", ranks.size(), " are left");
@@ -185,25 +186,27 @@ bool Elastic::MakeRoom(const JobRecord& job) {
     ahead_->Take(*ranks);
     return true;
   }
-  for (const absl::string_view device : SlotTable::Devices()) {
-    if (MakeRoomOn(device, demand, job)) return true;
+  const std::vector<SlotTable::Pool> pools = ahead_->PoolsFor(demand);
+  const std::vector<SlotTable::Counts> counts = ahead_->CountEach(demand, pools);
+  for (size_t i = 0; i < pools.size(); ++i) {
+    if (MakeRoomIn(pools[i], counts[i], demand, job)) return true;
   }
   ahead_->Keep(demand);
   return false;
 }
 
-// Ranks of the gang whose slots serve `demand`, those on the nodes where it has fewest first; no
-// more than it may lose.
+// Ranks of the gang whose slots are in `pool` and serve `demand`, all if it is empty; those on the
+// nodes where it has fewest first; no more than it may lose.
 std::vector<size_t> Elastic::ThatCouldGo(const Gang& gang, const SlotDemand& demand,
-                                         absl::string_view device) const {
+                                         const SlotTable::Pool& pool) const {
   std::map<std::string, int> on_node;
   for (const Placement::Rank& rank : gang.ranks) ++on_node[rank.node];
   std::vector<size_t> ranks;
   for (size_t i = 0; i < gang.ranks.size(); ++i) {
     const Placement::Rank& rank = gang.ranks[i];
     const bool serves =
-        device.empty() || std::all_of(rank.slots.begin(), rank.slots.end(), [&](int slot) {
-          return ahead_->Serves(demand, device, rank.node, slot);
+        pool.empty() || std::all_of(rank.slots.begin(), rank.slots.end(), [&](int slot) {
+          return ahead_->Serves(demand, pool, rank.node, slot);
         });
     if (serves) ranks.push_back(i);
   }
@@ -218,8 +221,8 @@ std::vector<size_t> Elastic::ThatCouldGo(const Gang& gang, const SlotDemand& dem
 
 // Takes from jobs that are resized anyway, then from those of the least priority, of these from
 // whom has most to give: so few as can be are resized.
-bool Elastic::MakeRoomOn(absl::string_view device, const SlotDemand& demand, const JobRecord& job) {
-  const SlotTable::Counts counts = ahead_->CountOn(demand, device);
+bool Elastic::MakeRoomIn(const SlotTable::Pool& pool, const SlotTable::Counts& counts,
+                         const SlotDemand& demand, const JobRecord& job) {
   int missing = demand.count - (counts.free - counts.kept);
   if (counts.present < demand.count || missing <= 0) return false;
   std::vector<Gift> gifts;
@@ -227,7 +230,7 @@ bool Elastic::MakeRoomOn(absl::string_view device, const SlotDemand& demand, con
   for (Gang& gang : gangs_) {
     const bool has_more = static_cast<int>(gang.ranks.size()) > LeastOf(*gang.job);
     if (!has_more || gang.job->priority > job.priority) continue;
-    Gift gift{&gang, ThatCouldGo(gang, demand, device)};
+    Gift gift{&gang, ThatCouldGo(gang, demand, pool)};
     if (gift.ranks.empty()) continue;
     offered += static_cast<int>(gift.ranks.size());
     gifts.push_back(std::move(gift));
@@ -308,11 +311,12 @@ void Elastic::Grow(Gang& gang) {
   const int has = static_cast<int>(gang.ranks.size());
   if (gang.decision.has_value() || has >= job.max_slots) return;
   const SlotDemand demand = slots_.DemandOf(job);
-  const SlotTable::Counts counts = slots_.CountOn(demand, slots_.DeviceOf(gang.ranks));
+  const SlotTable::Counts counts = slots_.CountIn(demand, slots_.PoolOf(demand, gang.ranks));
   const int could_have = std::min(job.max_slots, has + counts.free - counts.kept);
   const bool below = has < job.min_slots;  // a user has asked for more
   const int takes = std::max(UsefulSlots(job, could_have), std::min(could_have, job.min_slots));
-  if (takes <= has || (below && could_have < job.min_slots)) return;
+  if (below && could_have < job.min_slots) return MoveWhole(gang, demand);
+  if (takes <= has) return;
   if (!below) {
     pass_.spare->push_back(job.uid);
     const absl::Time ready = MayGrowFrom(job, *gang.attempt, now_, options_);
@@ -328,6 +332,17 @@ void Elastic::Grow(Gang& gang) {
   Decide(gang, !below,
          below ? absl::StrCat("it was asked to take at least ", job.min_slots)
                : absl::StrCat("no waiting job could use ", takes - has, " more"));
+}
+
+// What a user asks for may be there only among slots that do not compute as those of the gang.
+void Elastic::MoveWhole(Gang& gang, const SlotDemand& demand) {
+  std::optional<std::vector<Placement::Rank>> ranks = slots_.Find(demand);
+  if (!ranks.has_value()) return;
+  slots_.Take(*ranks);
+  gang.ranks = *std::move(ranks);
+  Decide(gang, false,
+         absl::StrCat("it was asked to take at least ", demand.count,
+                      ", and there are not so many that compute as those that it had"));
 }
 
 absl::Time MayGrowFrom(const JobRecord& job, const AttemptRecord& attempt, absl::Time now,

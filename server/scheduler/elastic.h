@@ -77,11 +77,13 @@ class Elastic {
   void FindGangs(const Cluster& cluster);
   void LookAhead(const Cluster& cluster);
   std::vector<size_t> ThatCouldGo(const Gang& gang, const SlotDemand& demand,
-                                  absl::string_view device) const;
-  bool MakeRoomOn(absl::string_view device, const SlotDemand& demand, const JobRecord& job);
+                                  const SlotTable::Pool& pool) const;
+  bool MakeRoomIn(const SlotTable::Pool& pool, const SlotTable::Counts& counts,
+                  const SlotDemand& demand, const JobRecord& job);
   void Drop(Gang& gang, std::vector<size_t> ranks);
   void Decide(Gang& gang, bool grows, std::string why);
   void Grow(Gang& gang);
+  void MoveWhole(Gang& gang, const SlotDemand& demand);
 
   const absl::Time now_;
   const PlannerOptions& options_;

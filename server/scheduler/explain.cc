@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "server/scheduler/elastic.h"
+#include "server/scheduler/explain_arithmetic.h"
 #include "server/scheduler/health.h"
 #include "server/scheduler/slots.h"
 #include "storage/records/change.h"
@@ -50,8 +51,13 @@ std::string DescribeNode(const NodeRecord& node, const SlotDemand& demand,
   if (node.name == demand.avoid) {
     return absl::StrCat(name, "failed it last, and others could take it");
   }
-  const SlotDemand one{.count = 1, .device = demand.device, .bytes = demand.bytes};
+  SlotDemand one{.count = 1, .device = demand.device, .bytes = demand.bytes};
+  const bool otherwise = !demand.arithmetic.empty() && slots.Count(one).present > 0;
+  one.arithmetic = demand.arithmetic;
   const SlotTable::Counts counts = slots.Count(one);
+  if (counts.present == 0 && otherwise) {
+    return absl::StrCat(name, "computes otherwise than the job began, or does not say how");
+  }
   if (counts.present == 0) {
     return absl::StrCat(name, "has ", slots.DescribePresent(), ", none serves ",
                         DescribeDemand(one));
@@ -68,8 +74,10 @@ void DescribeSlots(const JobRecord& job, const AttemptRecord& attempt,
   details.push_back(absl::StrCat("runs on ", slots, slots == 1 ? " slot" : " slots",
                                  "; it may have ", DescribeRange(job)));
   if (slots < job.min_slots) {
-    details.push_back(absl::StrCat("gets ", job.min_slots,
-                                   " slots once so many are there that no waiting job could use"));
+    details.push_back(
+        absl::StrCat("gets ", job.min_slots, " slots",
+                     job.arithmetic_rule == ArithmeticRule::kAny ? "" : " that compute alike",
+                     " once so many are there that no waiting job could use"));
   }
   if (slots >= job.max_slots) return;
   const int useful = UsefulSlots(job, job.max_slots);
@@ -191,7 +199,8 @@ Explanation Explain(const JobRecord& job, const std::vector<AttemptRecord>& atte
   Explanation explanation{.reason = job.reason};
   if (job.state == JobState::kQueued && !IsResizing(job)) {
     const Description description = Describe(snapshot, options, job.uid);
-    const SlotDemand demand = SlotTable(snapshot).DemandOf(job);
+    SlotTable slots(snapshot);
+    const SlotDemand demand = slots.DemandOf(job);
     if (description.queue_position > 0) {
       explanation.queue_position = description.queue_position;
       explanation.reason = description.reason;
@@ -208,7 +217,15 @@ Explanation Explain(const JobRecord& job, const std::vector<AttemptRecord>& atte
     for (const NodeRecord& node : snapshot.nodes) {
       explanation.details.push_back(DescribeNode(node, demand, snapshot));
     }
+    for (std::string& sentence : ExplainArithmetic(slots, demand)) {
+      explanation.details.push_back(std::move(sentence));
+    }
+    explanation.suggestions = SuggestForArithmetic(slots, demand, description.mixed_starts);
     SuggestForWaiting(explanation, demand, snapshot, explanation.suggestions);
+  }
+  if (!job.arithmetic.empty()) {
+    explanation.details.push_back(absl::StrCat("is bound by parallel.arithmetic SAME to '",
+                                               job.arithmetic, "', with which it began"));
   }
   if (job.state == JobState::kCancelling) {
     for (const NodeRecord& node : snapshot.nodes) DescribeLostOf(job, node, options, explanation);

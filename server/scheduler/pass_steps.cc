@@ -19,7 +19,15 @@ constexpr absl::Duration kToldTogether = absl::Milliseconds(500);
 }  // namespace
 
 DemandClass ClassOf(const JobRecord& job) {
-  return {std::max(1, job.min_slots), job.bytes_per_slot, job.device, job.avoid_node};
+  const ArithmeticRule rule = job.arithmetic_rule;
+  return {std::max(1, job.min_slots),
+          job.bytes_per_slot,
+          job.device,
+          job.avoid_node,
+          rule == ArithmeticRule::kAny       ? Mixing::kAlways
+          : rule == ArithmeticRule::kUnknown ? Mixing::kIfNeeded
+                                             : Mixing::kNever,
+          rule == ArithmeticRule::kSame ? job.arithmetic : std::string()};
 }
 
 absl::Time ReasonDueAt(const JobRecord& job, absl::Time now, const PlannerOptions& options) {
@@ -43,8 +51,13 @@ Reason ReasonForNoFit(const SlotTable& slots, const SlotDemand& demand) {
     return {reason::kNoNodes,
             absl::StrCat("needs ", DescribeDemand(demand), "; no node takes work")};
   }
+  const char* why = "";
+  if (slots.CouldHold(OfAnyArithmetic(demand))) {
+    why = demand.arithmetic.empty() ? " on slots that compute alike (parallel.arithmetic)"
+                                    : " on such slots (parallel.arithmetic is SAME)";
+  }
   return {reason::kFitsNoNode, absl::StrCat("needs ", DescribeDemand(demand),
-                                            "; the nodes that take work cannot hold it")};
+                                            "; the nodes that take work cannot hold it", why)};
 }
 
 Reason ReasonForWait(const SlotTable& slots, const SlotDemand& demand) {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/scheduler/elastic.h"
+#include "server/scheduler/explain_arithmetic.h"
 #include "server/scheduler/health.h"
 #include "server/scheduler/pass_steps.h"
 #include "server/scheduler/slots.h"
@@ -38,7 +39,8 @@ std::string DescribeNoFit(const SlotTable& slots, const SlotDemand& demand,
                         snapshot.nodes.size() == 1 ? " node" : " nodes", " none takes work", aside);
   }
   return absl::StrCat("needs ", DescribeDemand(demand), "; present are ", slots.DescribePresent(),
-                      " on ", slots.nodes(), slots.nodes() == 1 ? " node" : " nodes", aside);
+                      " on ", slots.nodes(), slots.nodes() == 1 ? " node" : " nodes", aside,
+                      DescribeArithmetic(slots, demand));
 }
 
 std::string DescribeWait(const SlotTable& slots, const SlotDemand& demand,
@@ -47,6 +49,7 @@ std::string DescribeWait(const SlotTable& slots, const SlotDemand& demand,
   std::string message = absl::StrCat("needs ", DescribeDemand(demand), "; ", counts.free, " of ",
                                      counts.present, counts.free == 1 ? " is" : " are", " free");
   if (counts.kept > 0) absl::StrAppend(&message, ", ", counts.kept, " kept for jobs ahead");
+  absl::StrAppend(&message, DescribeArithmetic(slots, demand));
   if (ahead.empty()) return message;
   absl::StrAppend(&message, "; behind ", JobNameOf(*ahead.front()), " (priority ",
                   ahead.front()->priority, ")");
@@ -201,7 +204,10 @@ Description Describe(const SchedulerSnapshot& snapshot, const PlannerOptions& op
                             .queue_position = static_cast<int>(pass.queue.size()),
                             .earliest_start = entry.earliest_start};
     const std::string& code = entry.reason.code;
-    if (!entry.placed) description.smaller = FindSmallerGang(*before, demand);
+    if (!entry.placed) {
+      description.smaller = FindSmallerGang(*before, demand);
+      description.mixed_starts = before->Find(OfAnyArithmetic(demand)).has_value();
+    }
     if (code == reason::kNoNodes || code == reason::kFitsNoNode) {
       description.reason.message = DescribeNoFit(*before, demand, snapshot);
     } else if (entry.blocks) {

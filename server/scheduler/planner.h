@@ -56,6 +56,7 @@ struct Description {
   int queue_position = 0;          // from 1; 0: it does not wait
   std::vector<std::string> ahead;  // names of jobs that keep slots from it, by queue order
   SmallerGang smaller;             // of a job that waits for slots
+  bool mixed_starts = false;       // it would start now on slots whatever they compute with
   absl::Time earliest_start = absl::InfiniteFuture();
 };
 

@@ -25,57 +25,44 @@ std::vector<const NodeRecord*> NodesOf(const SchedulerSnapshot& snapshot) {
 
 }  // namespace
 
-SlotDemand WholeDemandOf(const JobRecord& job) {
-  return {.count = std::max(1, job.min_slots), .device = job.device, .bytes = job.bytes_per_slot};
-}
-
-std::string DescribeDemand(const SlotDemand& demand) {
-  std::string text =
-      absl::StrCat(demand.count, demand.device.empty() ? "" : " ", demand.device,
-                   demand.count == 1 ? " slot of " : " slots of ", DescribeBytes(demand.bytes));
-  if (!demand.avoid.empty()) {
-    absl::StrAppend(&text, ", not on nodes/", demand.avoid, ", which failed it last");
-  }
-  return text;
-}
-
-void HeldSlots::Add(const AttemptRecord& attempt) {
-  for (const RankRecord& rank : attempt.ranks) {
-    if (IsOver(rank.state)) continue;
-    by_node_[rank.node].insert(rank.slots.begin(), rank.slots.end());
-  }
-}
-
-void HeldSlots::Remove(const AttemptRecord& attempt) {
-  for (const RankRecord& rank : attempt.ranks) {
-    if (IsOver(rank.state)) continue;
-    const auto node = by_node_.find(rank.node);
-    if (node == by_node_.end()) continue;
-    for (const int slot : rank.slots) {
-      const auto held = node->second.find(slot);
-      if (held != node->second.end()) node->second.erase(held);
-    }
-    if (node->second.empty()) by_node_.erase(node);
-  }
-}
-
-const std::multiset<int>& HeldSlots::On(const std::string& node) const {
-  static const auto& none = *new std::multiset<int>();
-  const auto found = by_node_.find(node);
-  return found == by_node_.end() ? none : found->second;
+// In the order of devices, then of texts: it decides between pools that are alike.
+int SlotTable::GroupOf(const SlotRecord& slot) {
+  const auto [known, added] = group_of_.try_emplace(&slot, 0);
+  if (!added) return known->second;
+  const auto device = std::find(std::begin(kDevices), std::end(kDevices), slot.device);
+  Group group{.device = static_cast<size_t>(device - std::begin(kDevices)),
+              .arithmetic = ArithmeticToText(CertainArithmetic(slot.arithmetic))};
+  const auto same = std::find(groups_.begin(), groups_.end(), group);
+  known->second = static_cast<int>(same - groups_.begin());
+  if (same == groups_.end()) groups_.push_back(std::move(group));
+  return known->second;
 }
 
 int SlotTable::KindOf(const SlotRecord& slot) {
   // Most slots are like the one before.
-  if (last_kind_ < kinds_.size() && kinds_[last_kind_].bytes == slot.memory_bytes &&
-      kinds_[last_kind_].device == slot.device) {
-    return static_cast<int>(last_kind_);
+  if (last_slot_ != nullptr && last_slot_->memory_bytes == slot.memory_bytes &&
+      last_slot_->device == slot.device && last_slot_->arithmetic == slot.arithmetic) {
+    return last_kind_;
   }
+  const int group = GroupOf(slot);
   const auto [known, added] =
-      kind_of_.try_emplace({slot.memory_bytes, slot.device}, static_cast<int>(kinds_.size()));
-  if (added) kinds_.push_back({.device = slot.device, .bytes = slot.memory_bytes});
+      kind_of_.try_emplace({slot.memory_bytes, group}, static_cast<int>(kinds_.size()));
+  if (added) {
+    kinds_.push_back({.device = slot.device, .bytes = slot.memory_bytes, .group = group});
+  }
+  last_slot_ = &slot;
   last_kind_ = known->second;
-  return known->second;
+  return last_kind_;
+}
+
+void SlotTable::SortGroups() {
+  std::vector<Group> sorted = groups_;
+  std::sort(sorted.begin(), sorted.end());
+  for (Kind& kind : kinds_) {
+    const auto place = std::lower_bound(sorted.begin(), sorted.end(), groups_[kind.group]);
+    kind.group = static_cast<int>(place - sorted.begin());
+  }
+  groups_ = std::move(sorted);
 }
 
 void SlotTable::AddNode(const NodeRecord& record, const std::multiset<int>& held) {
@@ -114,6 +101,10 @@ SlotTable::SlotTable(const std::vector<const NodeRecord*>& nodes, const HeldSlot
   }
   std::sort(nodes_.begin(), nodes_.end(),
             [](const Node& a, const Node& b) { return a.name < b.name; });
+  SortGroups();
+  kind_of_.clear();
+  group_of_.clear();
+  last_slot_ = nullptr;
 }
 
 SlotTable::SlotTable(const SchedulerSnapshot& snapshot)
@@ -131,8 +122,11 @@ void SlotTable::SetApart(const std::string& name) {
     --from.present;
     if (!slot.taken) --from.free;
     if (added) {
-      kinds_.push_back(
-          {.device = from.device, .bytes = from.bytes, .kept = from.kept, .of_node = name});
+      kinds_.push_back({.device = from.device,
+                        .bytes = from.bytes,
+                        .group = from.group,
+                        .kept = from.kept,
+                        .of_node = name});
     }
     slot.kind = to->second;
     ++kinds_[slot.kind].present;
@@ -142,10 +136,14 @@ void SlotTable::SetApart(const std::string& name) {
 
 SlotDemand SlotTable::DemandOf(const JobRecord& job) {
   SlotDemand demand = WholeDemandOf(job);
-  if (job.avoid_node.empty()) return demand;
-  SetApart(job.avoid_node);
-  demand.avoid = job.avoid_node;
-  if (!CouldHold(demand)) demand.avoid.clear();
+  const bool unknown = job.arithmetic_rule == ArithmeticRule::kUnknown && demand.count > 1;
+  if (job.avoid_node.empty() && !unknown) return demand;
+  if (!job.avoid_node.empty()) {
+    SetApart(job.avoid_node);
+    demand.avoid = job.avoid_node;
+    if (!CouldHold(demand)) demand.avoid.clear();
+  }
+  if (unknown && !CouldHold(demand)) demand.mixed = true;
   return demand;
 }
 
@@ -160,22 +158,59 @@ void SlotTable::SetAside(const std::string& name) {
   ++cordoned_;
 }
 
-SlotTable::Counts SlotTable::CountOn(const SlotDemand& demand, absl::string_view device) const {
-  Counts counts;
-  if (!Allows(demand, device)) return counts;
+// A gang of one is of one fingerprint wherever it is.
+std::vector<SlotTable::Pool> SlotTable::PoolsFor(const SlotDemand& demand) const {
+  const bool mixed = demand.mixed || std::max(demand.count, demand.most) == 1;
+  std::vector<Pool> pools;
+  for (int i = 0; i < static_cast<int>(groups_.size()); ++i) {
+    const Group& group = groups_[i];
+    if (group.device >= std::size(kDevices) || !Allows(demand, kDevices[group.device])) continue;
+    if (!demand.arithmetic.empty() && group.arithmetic != demand.arithmetic) continue;
+    if (mixed && !pools.empty() && groups_[pools.back().begin].device == group.device) {
+      pools.back().end = i + 1;
+    } else {
+      pools.push_back({i, i + 1});
+    }
+  }
+  return pools;
+}
+
+std::vector<int> SlotTable::PoolOfEachKind(const SlotDemand& demand,
+                                           const std::vector<Pool>& pools) const {
+  std::vector<int> of_group(groups_.size(), -1);
+  for (size_t i = 0; i < pools.size(); ++i) {
+    std::fill(of_group.begin() + pools[i].begin, of_group.begin() + pools[i].end,
+              static_cast<int>(i));
+  }
+  std::vector<int> of_kind;
+  of_kind.reserve(kinds_.size());
   for (const Kind& kind : kinds_) {
-    if (!kind.Serves(demand, device)) continue;
-    counts.present += kind.present;
-    counts.free += kind.free;
-    if (kind.kept) counts.kept += kind.free;
+    of_kind.push_back(kind.Serves(demand) ? of_group[kind.group] : -1);
+  }
+  return of_kind;
+}
+
+std::vector<SlotTable::Counts> SlotTable::CountEach(const SlotDemand& demand,
+                                                    const std::vector<Pool>& pools) const {
+  const std::vector<int> pool_of = PoolOfEachKind(demand, pools);
+  std::vector<Counts> counts(pools.size());
+  for (size_t i = 0; i < kinds_.size(); ++i) {
+    if (pool_of[i] < 0) continue;
+    Counts& of_pool = counts[pool_of[i]];
+    of_pool.present += kinds_[i].present;
+    of_pool.free += kinds_[i].free;
+    if (kinds_[i].kept) of_pool.kept += kinds_[i].free;
   }
   return counts;
 }
 
+SlotTable::Counts SlotTable::CountIn(const SlotDemand& demand, const Pool& pool) const {
+  return CountEach(demand, {pool}).front();
+}
+
 SlotTable::Counts SlotTable::Count(const SlotDemand& demand) const {
   Counts best;
-  for (absl::string_view device : kDevices) {
-    const Counts counts = CountOn(demand, device);
+  for (const Counts& counts : CountEach(demand, PoolsFor(demand))) {
     const bool enough = counts.present >= demand.count;
     const bool best_enough = best.present >= demand.count;
     if (std::make_tuple(enough, counts.free, counts.present) >
@@ -187,90 +222,33 @@ SlotTable::Counts SlotTable::Count(const SlotDemand& demand) const {
 }
 
 bool SlotTable::CouldHold(const SlotDemand& demand) const {
-  return std::any_of(std::begin(kDevices), std::end(kDevices), [&](absl::string_view device) {
-    return CountOn(demand, device).present >= demand.count;
-  });
+  const std::vector<Counts> all = CountEach(demand, PoolsFor(demand));
+  return std::any_of(all.begin(), all.end(),
+                     [&](const Counts& counts) { return counts.present >= demand.count; });
 }
 
-std::optional<std::vector<Placement::Rank>> SlotTable::Find(const SlotDemand& demand) const {
-  for (absl::string_view device : kDevices) {
-    auto ranks = FindOn(demand, device);
-    if (ranks.has_value()) return ranks;
+std::vector<SlotTable::Alike> SlotTable::ByArithmetic(const SlotDemand& demand) const {
+  SlotDemand any = demand;
+  any.mixed = false;
+  any.arithmetic.clear();
+  any.count = 2;  // of one slot the fingerprint does not matter
+  const std::vector<Pool> pools = PoolsFor(any);
+  const std::vector<Counts> counts = CountEach(any, pools);
+  const std::vector<int> pool_of = PoolOfEachKind(any, pools);
+  std::vector<Alike> all;
+  for (size_t i = 0; i < pools.size(); ++i) {
+    const Group& group = groups_[pools[i].begin];
+    all.push_back({kDevices[group.device], group.arithmetic, counts[i], {}});
   }
-  return std::nullopt;
-}
-
-// A gang of one goes to the node that then has the fewest free slots left, among equals to the
-// first by name.
-std::optional<Placement::Rank> SlotTable::FindOne(const std::vector<bool>& serves) const {
-  std::optional<Placement::Rank> best;
-  int least = 0;
   for (const Node& node : nodes_) {
-    if (node.free == 0) continue;
-    int free = 0;
-    int first = 0;
     for (const Slot& slot : node.slots) {
-      if (slot.taken || !serves[slot.kind]) continue;
-      if (free++ == 0) first = slot.index;
+      if (pool_of[slot.kind] < 0) continue;
+      std::vector<std::string>& nodes = all[pool_of[slot.kind]].nodes;
+      if (nodes.empty() || nodes.back() != node.name) nodes.push_back(node.name);
     }
-    if (free == 0 || (best.has_value() && free >= least)) continue;
-    least = free;
-    best = Placement::Rank{.node = node.name, .slots = {first}};
-    if (least == 1) break;
   }
-  return best;
-}
-
-std::optional<std::vector<Placement::Rank>> SlotTable::FindOn(const SlotDemand& demand,
-                                                              absl::string_view device) const {
-  const Counts counts = CountOn(demand, device);
-  if (counts.free - counts.kept < demand.count) return std::nullopt;
-  std::vector<bool> serves;
-  for (const Kind& kind : kinds_) serves.push_back(!kind.kept && kind.Serves(demand, device));
-  if (demand.count == 1) {
-    std::optional<Placement::Rank> one = FindOne(serves);
-    if (!one.has_value()) return std::nullopt;
-    return std::vector<Placement::Rank>{*std::move(one)};
-  }
-  std::vector<Candidate> candidates;
-  for (const Node& node : nodes_) {
-    if (node.free == 0) continue;
-    Candidate candidate{.node = &node};
-    for (const Slot& slot : node.slots) {
-      if (!slot.taken && serves[slot.kind]) candidate.slots.push_back(slot.index);
-    }
-    if (!candidate.slots.empty()) candidates.push_back(std::move(candidate));
-  }
-  return LayOut(std::move(candidates), demand.count);
-}
-
-// Beginning with the nodes that have most free slots takes the fewest nodes. The last part goes to
-// the node that then has the fewest left.
-std::vector<Placement::Rank> SlotTable::LayOut(std::vector<Candidate> candidates, int count) {
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const auto& a, const auto& b) { return a.slots.size() > b.slots.size(); });
-  std::vector<Placement::Rank> ranks;
-  size_t next = 0;
-  while (static_cast<int>(ranks.size()) < count) {
-    const size_t left = count - ranks.size();
-    size_t chosen = next;
-    if (candidates[next].slots.size() >= left) {
-      while (chosen + 1 < candidates.size() && candidates[chosen + 1].slots.size() >= left) {
-        ++chosen;
-      }
-      // Among equals the first by name.
-      while (chosen > next &&
-             candidates[chosen - 1].slots.size() == candidates[chosen].slots.size()) {
-        --chosen;
-      }
-    }
-    const Candidate& from = candidates[chosen];
-    for (size_t i = 0; i < from.slots.size() && i < left; ++i) {
-      ranks.push_back({.node = from.node->name, .slots = {from.slots[i]}});
-    }
-    ++next;
-  }
-  return ranks;
+  std::erase_if(all, [](const Alike& alike) { return alike.counts.present == 0; });
+  return all;
 }
 
 SlotTable::Node* SlotTable::FindNode(const std::string& name) {
@@ -279,8 +257,6 @@ SlotTable::Node* SlotTable::FindNode(const std::string& name) {
                        [](const Node& a, const std::string& wanted) { return a.name < wanted; });
   return node == nodes_.end() || node->name != name ? nullptr : &*node;
 }
-
-absl::Span<const absl::string_view> SlotTable::Devices() { return kDevices; }
 
 const SlotTable::Slot* SlotTable::FindSlot(const std::string& name, int index) const {
   const Node* const node = FindNode(name);
@@ -295,53 +271,43 @@ bool SlotTable::IsFree(const std::string& node, int slot) const {
   return found != nullptr && !found->taken;
 }
 
-bool SlotTable::Serves(const SlotDemand& demand, absl::string_view device, const std::string& node,
+bool SlotTable::Serves(const SlotDemand& demand, const Pool& pool, const std::string& node,
                        int slot) const {
   const Slot* const found = FindSlot(node, slot);
-  if (found == nullptr || !Allows(demand, device)) return false;
+  if (found == nullptr) return false;
   const Kind& kind = kinds_[found->kind];
-  return !kind.kept && kind.Serves(demand, device);
+  return !kind.kept && kind.Serves(demand, pool);
 }
 
-absl::string_view SlotTable::DeviceOf(const std::vector<Placement::Rank>& ranks) const {
+SlotTable::Pool SlotTable::PoolOf(const SlotDemand& demand,
+                                  const std::vector<Placement::Rank>& ranks) const {
   for (const Placement::Rank& rank : ranks) {
     const Slot* const slot = FindSlot(rank.node, rank.slots.front());
-    if (slot != nullptr) return kinds_[slot->kind].device;
+    if (slot == nullptr) continue;
+    const int group = kinds_[slot->kind].group;
+    Pool pool{group, group + 1};
+    const auto like = [&](int other) { return groups_[other].device == groups_[group].device; };
+    while (demand.mixed && pool.begin > 0 && like(pool.begin - 1)) --pool.begin;
+    const int groups = static_cast<int>(groups_.size());
+    while (demand.mixed && pool.end < groups && like(pool.end)) ++pool.end;
+    return pool;
   }
-  return "";
+  return {};
 }
 
-std::vector<Placement::Rank> SlotTable::FindMore(const SlotDemand& demand,
-                                                 const std::vector<Placement::Rank>& ranks,
-                                                 int most) const {
-  std::set<std::string> on;
-  for (const Placement::Rank& rank : ranks) on.insert(rank.node);
-  const absl::string_view device = DeviceOf(ranks);
-  const Counts counts = CountOn(demand, device);
-  if (device.empty() || most < 1 || counts.free <= counts.kept) return {};
-  std::vector<Candidate> candidates;
-  for (const Node& node : nodes_) {
-    if (node.free == 0) continue;
-    Candidate candidate{.node = &node};
-    for (const Slot& slot : node.slots) {
-      const Kind& kind = kinds_[slot.kind];
-      if (slot.taken || kind.kept || !kind.Serves(demand, device)) continue;
-      candidate.slots.push_back(slot.index);
-    }
-    if (!candidate.slots.empty()) candidates.push_back(std::move(candidate));
-  }
-  std::stable_sort(candidates.begin(), candidates.end(), [&on](const auto& a, const auto& b) {
-    return std::make_tuple(on.count(b.node->name), b.slots.size()) <
-           std::make_tuple(on.count(a.node->name), a.slots.size());
+bool SlotTable::MayShare(const SlotDemand& demand,
+                         const std::vector<Placement::Rank>& ranks) const {
+  const std::vector<Pool> pools = PoolsFor(demand);
+  return std::any_of(pools.begin(), pools.end(), [&](const Pool& pool) {
+    return std::all_of(ranks.begin(), ranks.end(), [&](const Placement::Rank& rank) {
+      return std::all_of(rank.slots.begin(), rank.slots.end(), [&](int index) {
+        const Slot* const slot = FindSlot(rank.node, index);
+        if (slot == nullptr) return false;
+        const int group = kinds_[slot->kind].group;
+        return pool.begin <= group && group < pool.end;
+      });
+    });
   });
-  std::vector<Placement::Rank> more;
-  for (const Candidate& candidate : candidates) {
-    for (const int slot : candidate.slots) {
-      if (static_cast<int>(more.size()) == most) return more;
-      more.push_back({.node = candidate.node->name, .slots = {slot}});
-    }
-  }
-  return more;
 }
 
 void SlotTable::SetTaken(const std::string& node_name, int index, bool taken) {
@@ -362,12 +328,12 @@ void SlotTable::Take(const std::vector<Placement::Rank>& ranks) {
 }
 
 void SlotTable::Keep(const SlotDemand& demand) {
-  for (absl::string_view device : kDevices) {
-    // A kind of device of which there are too few can never serve the job: nothing is kept there.
-    if (CountOn(demand, device).present < demand.count) continue;
-    for (Kind& kind : kinds_) {
-      if (kind.Serves(demand, device)) kind.kept = true;
-    }
+  const std::vector<Pool> pools = PoolsFor(demand);
+  const std::vector<Counts> counts = CountEach(demand, pools);
+  const std::vector<int> pool_of = PoolOfEachKind(demand, pools);
+  for (size_t i = 0; i < kinds_.size(); ++i) {
+    // A pool in which there are too few can never serve the job: nothing is kept there.
+    if (pool_of[i] >= 0 && counts[pool_of[i]].present >= demand.count) kinds_[i].kept = true;
   }
 }
 

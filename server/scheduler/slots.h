@@ -5,45 +5,17 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
-#include <unordered_map>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
+#include "server/scheduler/held_slots.h"
+#include "server/scheduler/slot_demand.h"
 #include "storage/scheduler_store.h"
 
 namespace trainyard {
-
-// What a job asks of every slot, and how many.
-struct SlotDemand {
-  int count = 1;
-  std::string device;  // "": any, but one kind for the whole gang
-  int64_t bytes = 0;
-  std::string avoid;  // a node whose slots do not serve; "": none
-};
-std::string DescribeDemand(const SlotDemand& demand);  // "2 CUDA slots of 8.0 GiB"
-SlotDemand WholeDemandOf(const JobRecord& job);        // on any node
-
-// The slots that are held by ranks that are not over, as attempts come and go. What LOST ranks hold
-// is in NodeRecord::lost_ranks.
-class HeldSlots {
- public:
-  HeldSlots() = default;
-  explicit HeldSlots(const std::vector<AttemptRecord>& attempts) {
-    for (const AttemptRecord& attempt : attempts) Add(attempt);
-  }
-  void Add(const AttemptRecord& attempt);
-  void Remove(const AttemptRecord& attempt);  // as it was added
-  void Clear() { by_node_.clear(); }
-
-  const std::multiset<int>& On(const std::string& node) const;
-
- private:
-  std::unordered_map<std::string, std::multiset<int>> by_node_;
-};
 
 // The slots of all nodes during one pass; placing and keeping change it. Slots are counted by kind,
 // of which there are few, so that what a job waits for is found without looking at each slot.
@@ -60,23 +32,39 @@ class SlotTable {
   // The slots of `node` serve nobody: it is cordoned by this pass.
   void SetAside(const std::string& node);
 
-  // Kinds of devices, those first that are preferred.
-  static absl::Span<const absl::string_view> Devices();
+  // Slots that a gang may have together: of one device, and of one fingerprint unless it may have
+  // several. Of this table and its copies. Empty: none.
+  struct Pool {
+    int begin = 0;
+    int end = 0;
+    bool empty() const { return begin == end; }
+  };
+  // Those of the preferred device first.
+  std::vector<Pool> PoolsFor(const SlotDemand& demand) const;
 
   struct Counts {
     int present = 0;  // fit the demand, on nodes that take work
     int free = 0;     // of those: not taken (kept ones included)
     int kept = 0;     // of the free ones: kept for a job ahead
   };
-  // For the device on which most is free (CUDA before CPU when equal), when any will do.
+  // For the pool in which most is free (CUDA before CPU when equal), when any will do.
   Counts Count(const SlotDemand& demand) const;
-  Counts CountOn(const SlotDemand& demand, absl::string_view device) const;
+  Counts CountIn(const SlotDemand& demand, const Pool& pool) const;
+  std::vector<Counts> CountEach(const SlotDemand& demand, const std::vector<Pool>& pools) const;
+
+  // The slots that would fit if their fingerprint did not matter, by device and fingerprint.
+  struct Alike {
+    absl::string_view device;
+    std::string arithmetic;
+    Counts counts;
+    std::vector<std::string> nodes;  // that have some, by name
+  };
+  std::vector<Alike> ByArithmetic(const SlotDemand& demand) const;
 
   // Of a node that takes work: nobody has it. Kept ones included.
   bool IsFree(const std::string& node, int slot) const;
-  // Of a node that takes work, whoever has it: it serves `demand` and is not kept.
-  bool Serves(const SlotDemand& demand, absl::string_view device, const std::string& node,
-              int slot) const;
+  // Of a node that takes work, whoever has it: it is in the pool, serves `demand` and is not kept.
+  bool Serves(const SlotDemand& demand, const Pool& pool, const std::string& node, int slot) const;
 
   // Whether all slots that take work now, were they free, could hold it.
   bool CouldHold(const SlotDemand& demand) const;
@@ -84,11 +72,14 @@ class SlotTable {
   // Slots for the whole gang on the fewest nodes, or nothing. Changes nothing.
   std::optional<std::vector<Placement::Rank>> Find(const SlotDemand& demand) const;
 
-  // Of the slots that a gang has, any of which stands for all; "": it is not known here.
-  absl::string_view DeviceOf(const std::vector<Placement::Rank>& ranks) const;
+  // Of the slots that a gang has, any of which stands for all; empty: it is not known here.
+  Pool PoolOf(const SlotDemand& demand, const std::vector<Placement::Rank>& ranks) const;
 
-  // At most `most` more slots like those of `ranks`, on their nodes first, then on as few others as
-  // can be; perhaps none. Changes nothing.
+  // Whether a gang may have these slots, all of which are known here, together.
+  bool MayShare(const SlotDemand& demand, const std::vector<Placement::Rank>& ranks) const;
+
+  // At most `most` more slots of the pool of `ranks`, on their nodes first, then on as few others
+  // as can be; perhaps none. Changes nothing.
   std::vector<Placement::Rank> FindMore(const SlotDemand& demand,
                                         const std::vector<Placement::Rank>& ranks, int most) const;
 
@@ -112,20 +103,29 @@ class SlotTable {
   std::string DescribePresent() const;
 
  private:
-  // Slots of one device and size. The free ones are all kept or none is: a job keeps all slots that
-  // it could use, and which these are depends on device and size.
+  // The slots of one device and fingerprint.
+  struct Group {
+    size_t device = 0;  // among those that there are; beyond: another, which serves nobody
+    std::string arithmetic;
+    friend auto operator<=>(const Group&, const Group&) = default;
+  };
+  // Those of one size. The free ones are all kept or none is: a job keeps all slots that it could
+  // use, and which these are depends on device, fingerprint and size.
   struct Kind {
     std::string device;
     int64_t bytes = 0;
+    int group = 0;
     int present = 0;
     int free = 0;       // not taken: no rank that may live holds it, and this pass gave it to none
     bool kept = false;  // the free ones, for a job further ahead
     // Set for the slots of a node that a job avoids. They are a kind of their own, because that job
     // keeps only the slots of other nodes.
     std::string of_node;
-    bool Serves(const SlotDemand& demand, absl::string_view on) const {
-      return device == on && bytes >= demand.bytes &&
-             (demand.avoid.empty() || of_node != demand.avoid);
+    bool Serves(const SlotDemand& demand) const {
+      return bytes >= demand.bytes && (demand.avoid.empty() || of_node != demand.avoid);
+    }
+    bool Serves(const SlotDemand& demand, const Pool& pool) const {
+      return pool.begin <= group && group < pool.end && Serves(demand);
     }
   };
   struct Slot {
@@ -145,21 +145,37 @@ class SlotTable {
 
   void AddNode(const NodeRecord& record, const std::multiset<int>& held);
   int KindOf(const SlotRecord& slot);
+  int GroupOf(const SlotRecord& slot);
+  void SortGroups();
   Node* FindNode(const std::string& name);
   const Node* FindNode(const std::string& name) const {
     return const_cast<SlotTable*>(this)->FindNode(name);
   }
   void SetApart(const std::string& node);
   const Slot* FindSlot(const std::string& node, int slot) const;
-  std::optional<std::vector<Placement::Rank>> FindOn(const SlotDemand& demand,
-                                                     absl::string_view device) const;
+  // By kind: which of the pools it is in, if it serves `demand`; else -1.
+  std::vector<int> PoolOfEachKind(const SlotDemand& demand, const std::vector<Pool>& pools) const;
+  // In one of the pools, each of which has enough.
+  std::vector<Placement::Rank> FindIn(const SlotDemand& demand, const std::vector<Pool>& pools,
+                                      const std::vector<Counts>& counts) const;
   static std::vector<Placement::Rank> LayOut(std::vector<Candidate> candidates, int count);
-  std::optional<Placement::Rank> FindOne(const std::vector<bool>& serves) const;
+  // `pool_of`: as PoolOfEachKind has it.
+  Placement::Rank FindOne(const std::vector<int>& pool_of) const;
 
-  std::vector<Node> nodes_;  // by name
+  std::vector<Node> nodes_;    // by name
+  std::vector<Group> groups_;  // in order
   std::vector<Kind> kinds_;
-  std::map<std::pair<int64_t, std::string>, int> kind_of_;  // by bytes and device: its index
-  size_t last_kind_ = 0;                                    // that was asked for
+  struct ByFingerprint {
+    bool operator()(const SlotRecord* a, const SlotRecord* b) const {
+      return std::tie(a->device, a->arithmetic) < std::tie(b->device, b->arithmetic);
+    }
+  };
+  // While nodes are added: kinds by bytes and group, groups by a slot with their device and whole
+  // fingerprint, and the slot that was asked for last. They borrow from the nodes.
+  std::map<std::pair<int64_t, int>, int> kind_of_;
+  std::map<const SlotRecord*, int, ByFingerprint> group_of_;
+  const SlotRecord* last_slot_ = nullptr;
+  int last_kind_ = 0;
   int draining_ = 0;
   int away_ = 0;
   int cordoned_ = 0;

@@ -106,7 +106,8 @@ void Yard::CheckCancelled(const RankId& rank, const RankRecord& record) {
   }
 }
 
-// Gangs have all their slots, of one kind, large enough, each once.
+// Gangs have all their slots, of one kind, large enough, each once; and as the rule of their
+// arithmetic has it.
 void Yard::CheckRecords() {
   const std::shared_ptr<const SchedulerSnapshot> snapshot = Records();
   if (snapshot == nullptr) return;
@@ -123,6 +124,7 @@ void Yard::CheckRecords() {
   for (const AttemptRecord& attempt : snapshot->attempts) {
     const JobRecord& job = *jobs.at(attempt.job_uid);
     CheckSlots(job, attempt);
+    CheckArithmetic(*snapshot, job, attempt);
     absl::string_view device;
     for (const RankRecord& rank : attempt.ranks) {
       for (int index : rank.slots) {
@@ -143,6 +145,24 @@ void Yard::CheckRecords() {
       }
     }
   }
+}
+
+// No gang computes in two ways unless it may; one that is bound, on no slot that computes
+// otherwise, which SlotServes knows.
+void Yard::CheckArithmetic(const SchedulerSnapshot& snapshot, const JobRecord& job,
+                           const AttemptRecord& attempt) {
+  std::set<std::string> kinds;
+  for (const RankRecord& rank : attempt.ranks) {
+    const SlotRecord* const slot = FindSlot(snapshot, rank.node, rank.slots.front());
+    if (slot != nullptr) kinds.insert(ComputesWith(*slot));
+  }
+  const bool bound = !job.arithmetic.empty();
+  if (bound) arithmetic_seen_.insert(job.uid);
+  if (kinds.size() < 2) return;
+  mixed_seen_.insert(job.uid);
+  const bool may = job.arithmetic_rule == ArithmeticRule::kAny ||
+                   job.arithmetic_rule == ArithmeticRule::kUnknown;
+  if (!may) Breach(absl::StrCat(job.uid, " has slots that compute in ", kinds.size(), " ways"));
 }
 
 // A node that nobody hears of has been declared lost by a leader that has judged leases for long
@@ -301,7 +321,7 @@ void Yard::CheckOrder(const SchedulerSnapshot& before, const std::vector<NodeRec
     for (const RankRecord& rank : attempt.ranks) {
       if (rank.node == room.AvoidedBy(waits)) continue;
       const SlotRecord* slot = FindSlot(before, rank.node, rank.slots.front());
-      if (slot != nullptr && room.CouldHold(waits, slot->device) && SlotServes(*slot, waits)) {
+      if (slot != nullptr && SlotServes(*slot, waits) && room.CouldHold(waits, *slot)) {
         Breach(absl::StrCat(placed.uid, " overtook ", waits.uid, " on a slot that it could use"));
       }
     }

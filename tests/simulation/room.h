@@ -14,10 +14,20 @@
 
 namespace trainyard {
 
+// What a slot computes with, as far as it is known to change bits.
+inline std::string ComputesWith(const SlotRecord& slot) {
+  std::string text;
+  for (const auto& [name, value] : slot.arithmetic) {
+    if (name != "caches") text += (text.empty() ? "" : "; ") + name + ": " + value;
+  }
+  return text;
+}
+
 // Whether a slot could ever serve the job, and the test's own idea of who is ahead of whom.
 inline bool SlotServes(const SlotRecord& slot, const JobRecord& job) {
   return (job.device.empty() || job.device == slot.device) &&
-         slot.memory_bytes >= job.bytes_per_slot;
+         slot.memory_bytes >= job.bytes_per_slot &&
+         (job.arithmetic.empty() || job.arithmetic == ComputesWith(slot));
 }
 
 inline bool IsAhead(const JobRecord& a, const JobRecord& b) {
@@ -57,38 +67,39 @@ class Room {
     }
   }
 
-  // The slots of a gang are of one device. The node on which the job failed last is avoided as long
-  // as the others suffice.
-  bool CouldHold(const JobRecord& job, absl::string_view device) const {
-    return Count(job, device, AvoidedBy(job), false) >= job.min_slots;
+  // The node on which a job failed last is avoided as long as the others suffice. Of one whose rule
+  // is not known its slots are mixed only if they have to be.
+  struct Terms {
+    std::string avoided;
+    bool mixed = false;
+  };
+  Terms TermsOf(const JobRecord& job) const {
+    Terms terms{job.avoid_node, job.arithmetic_rule == ArithmeticRule::kAny};
+    const auto any = [](const Entry&) { return true; };
+    if (!Holds(job, terms, any)) terms.avoided.clear();
+    if (job.arithmetic_rule == ArithmeticRule::kUnknown && !Holds(job, terms, any)) {
+      terms.mixed = true;
+    }
+    return terms;
   }
+  std::string AvoidedBy(const JobRecord& job) const { return TermsOf(job).avoided; }
+
   bool CouldHold(const JobRecord& job) const {
-    return CouldHold(job, "CPU") || CouldHold(job, "CUDA");
+    return Holds(job, TermsOf(job), [](const Entry&) { return true; });
+  }
+  // With this slot among others.
+  bool CouldHold(const JobRecord& job, const SlotRecord& slot) const {
+    const Terms terms = TermsOf(job);
+    return Count(job, terms, slot, [](const Entry&) { return true; }) >= job.min_slots;
   }
   bool HoldsNow(const JobRecord& job) const {
-    const std::string avoided = AvoidedBy(job);
-    return Count(job, "CPU", avoided, true) >= job.min_slots ||
-           Count(job, "CUDA", avoided, true) >= job.min_slots;
+    return Holds(job, TermsOf(job), [](const Entry& entry) { return !entry.held; });
   }
   // Whether it could start if those that `leave` were free, too.
   bool HoldsWith(const JobRecord& job, const std::set<std::pair<std::string, int>>& leave) const {
-    const std::string avoided = AvoidedBy(job);
-    for (const absl::string_view device : {"CPU", "CUDA"}) {
-      int slots = 0;
-      for (const Entry& entry : slots_) {
-        const bool serves =
-            entry.slot->device == device && SlotServes(*entry.slot, job) && *entry.node != avoided;
-        const bool free = !entry.held || leave.count({*entry.node, entry.slot->index}) > 0;
-        slots += serves && free;
-      }
-      if (slots >= job.min_slots) return true;
-    }
-    return false;
-  }
-  std::string AvoidedBy(const JobRecord& job) const {
-    const bool others = Count(job, "CPU", job.avoid_node, false) >= job.min_slots ||
-                        Count(job, "CUDA", job.avoid_node, false) >= job.min_slots;
-    return others ? job.avoid_node : "";
+    return Holds(job, TermsOf(job), [&](const Entry& entry) {
+      return !entry.held || leave.count({*entry.node, entry.slot->index}) > 0;
+    });
   }
 
  private:
@@ -98,12 +109,22 @@ class Room {
     bool held;
   };
 
-  int Count(const JobRecord& job, absl::string_view device, absl::string_view avoided,
-            bool only_free) const {
+  // Of the slots that may be used, how many one gang may have together with `one`: of one device,
+  // and computing alike unless they may be mixed.
+  template <typename MayUse>
+  int Count(const JobRecord& job, const Terms& terms, const SlotRecord& one,
+            const MayUse& may_use) const {
     return static_cast<int>(std::count_if(slots_.begin(), slots_.end(), [&](const Entry& entry) {
-      return entry.slot->device == device && SlotServes(*entry.slot, job) &&
-             *entry.node != avoided && !(only_free && entry.held);
+      return entry.slot->device == one.device &&
+             (terms.mixed || ComputesWith(*entry.slot) == ComputesWith(one)) &&
+             SlotServes(*entry.slot, job) && *entry.node != terms.avoided && may_use(entry);
     }));
+  }
+  template <typename MayUse>
+  bool Holds(const JobRecord& job, const Terms& terms, const MayUse& may_use) const {
+    return std::any_of(slots_.begin(), slots_.end(), [&](const Entry& entry) {
+      return Count(job, terms, *entry.slot, may_use) >= job.min_slots;
+    });
   }
 
   std::vector<Entry> slots_;

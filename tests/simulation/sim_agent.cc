@@ -63,7 +63,12 @@ void SimAgent::Connect(Fleet& fleet, SimVersion server) {
       }
     }
   }
-  for (const v1::Slot& slot : slots_) *registration.add_slots() = slot;
+  const Arithmetic& arithmetic = storage_.arithmetic[name_];
+  for (const v1::Slot& slot : slots_) {
+    v1::Slot& added = *registration.add_slots() = slot;
+    if (arithmetic.empty()) continue;
+    added.mutable_arithmetic()->mutable_values()->insert(arithmetic.begin(), arithmetic.end());
+  }
   link_->to_server.push_back(message);
   registered_at_ = clock_.SinceBoot();
   desired_set_.Clear();
@@ -294,7 +299,10 @@ void SimAgent::Step(const RankId& rank) {
     }
     process.step = restore.step();
     process.checkpoint_step = restore.uri().empty() ? -1 : restore.step();
-    Append(process).mutable_restored()->set_step(process.step);
+    v1::RankEvent::Restored& restored = *Append(process).mutable_restored();
+    restored.set_step(process.step);
+    const Arithmetic& arithmetic = storage_.arithmetic[name_];
+    restored.mutable_arithmetic()->insert(arithmetic.begin(), arithmetic.end());
     process.phase = 2;
   } else if (process.step >= total || process.suspend) {
     Finish(rank, process, total);

@@ -27,9 +27,10 @@ enum class SimVersion { kToday, kBefore };
 
 // What outlives workers and is seen by all of them: files of checkpoints, and how long each job is.
 struct SimStorage {
-  std::set<std::string> checkpoints;           // URIs
-  std::map<std::string, int64_t> total_steps;  // by job uid
-  std::set<std::string> poisoned;              // jobs whose first step takes the node down
+  std::set<std::string> checkpoints;             // URIs
+  std::map<std::string, int64_t> total_steps;    // by job uid
+  std::set<std::string> poisoned;                // jobs whose first step takes the node down
+  std::map<std::string, Arithmetic> arithmetic;  // by node; none: it is not told
   std::set<RankId> begun;  // ranks that ever began: none may begin twice, on any node
   std::function<bool(const RankId&)> is_lost;  // whether a rank is LOST in the store
   std::vector<std::string> complaints;         // what a worker found or did wrong

@@ -70,6 +70,7 @@ Yard::Yard(uint64_t seed)
   for (int i = 0; i < 2; ++i) {
     StartServer(i, Chance(20) ? SimVersion::kBefore : SimVersion::kToday);
   }
+  DrawArithmetic();
   const int nodes = 1 + Draw(4);
   for (int n = 0; n < nodes; ++n) {
     std::vector<v1::Slot> slots(1 + Draw(4));
@@ -82,6 +83,18 @@ Yard::Yard(uint64_t seed)
     agents_.push_back(std::make_unique<SimAgent>(
         absl::StrCat("n", n), n, std::move(slots),
         Chance(30) ? SimVersion::kBefore : SimVersion::kToday, NewClock(), storage_));
+  }
+}
+
+// Which nodes compute alike: in half of the yards all, else in up to three ways, of which one is
+// not told. Caches differ, and do not count.
+void Yard::DrawArithmetic() {
+  const bool alike = Chance(50);
+  for (int n = 0; n < 10; ++n) {
+    const int kind = alike ? 0 : Draw(3);
+    if (kind == 2) continue;
+    storage_.arithmetic[absl::StrCat("n", n)] = {{"caches", absl::StrCat(Draw(2), " KiB")},
+                                                 {"loops", kind == 0 ? "avx2" : "avx512"}};
   }
 }
 
@@ -119,6 +132,8 @@ std::map<std::string, int64_t> Yard::Tally() const {
   tally["succeeded jobs"] = succeeded_;
   tally["lost jobs that went on where they were"] = rejoins_;
   tally["interleaved transactions"] = interleaved_;
+  tally["jobs bound to what they began with"] = static_cast<int64_t>(arithmetic_seen_.size());
+  tally["gangs that compute in two ways"] = static_cast<int64_t>(mixed_seen_.size());
   tally["lost nodes"] = truth_.losses;
   for (const auto& agent : agents_) tally["refused agents"] += agent->refusals();
   return tally;

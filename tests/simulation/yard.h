@@ -62,6 +62,7 @@ class Yard : private SimStoreObserver {
   SimServer& AnyServer() { return *servers_[Draw(2)]; }
   absl::Duration AnyOffset();
   SimClock NewClock();
+  void DrawArithmetic();
 
   // yard_events.cc
   void OneEvent();
@@ -116,6 +117,8 @@ class Yard : private SimStoreObserver {
                  const std::vector<NodeRecord>& judged);
   void CheckDisks(const SchedulerSnapshot& after);
   void CheckSlots(const JobRecord& job, const AttemptRecord& attempt);
+  void CheckArithmetic(const SchedulerSnapshot& snapshot, const JobRecord& job,
+                       const AttemptRecord& attempt);
   void CheckSurplus(const SchedulerSnapshot& after, const std::vector<NodeRecord>& judged,
                     const JobRecord& waits);
   void CountResizes(const SchedulerSnapshot& after);
@@ -159,6 +162,8 @@ class Yard : private SimStoreObserver {
   std::pair<int64_t, int64_t> records_at_{-1, -1};
   int64_t checked_writes_ = -1;
   int64_t checked_moves_ = -1;
+  // By uid: jobs that were bound to an arithmetic, and those whose gang had several.
+  std::set<std::string> arithmetic_seen_, mixed_seen_;
   std::map<std::string, int64_t> range_from_;     // by uid: the first attempt that is in its range
   std::map<std::string, int64_t> resized_;        // by uid: the newest attempt that was resized
   std::map<RankId, absl::Duration> starts_seen_;  // STARTING attempts: when a leader first saw them

@@ -77,6 +77,9 @@ void Yard::SubmitSome() {
   const bool elastic = Chance(40);
   if (elastic) job.max_slots += 1 + Draw(4);
   job.logical_ranks = job.max_slots + Draw(3);
+  constexpr ArithmeticRule kRules[] = {ArithmeticRule::kUnknown, ArithmeticRule::kAny,
+                                       ArithmeticRule::kSameInAttempt, ArithmeticRule::kSame};
+  job.arithmetic_rule = kRules[Draw(4)];
   if (Chance(30)) job.device = Chance(70) ? "CPU" : "CUDA";
   job.bytes_per_slot = 50 + (Chance(40) ? 100 * Draw(4) : 0);
   job.total_steps = 1 + Draw(elastic ? 40 : 6);

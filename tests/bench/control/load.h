@@ -67,8 +67,10 @@ int RunList(const Target& target, const std::string& filter, int page_size, int 
 // agent had sent them.
 int RunWatch(const Target& target, const std::string& names_file, int watchers, int connections);
 
-// Full passes of the planner over a queue, in this process.
-int RunPass(int queued, int nodes, int slots_per_node, int rounds);
+// Full passes of the planner over a queue, in this process, the nodes being of so many
+// fingerprints of the arithmetic.
+int RunPass(int queued, int nodes, int slots_per_node, int rounds, int fingerprints,
+            int free_nodes);
 
 // Passes over changes alone, of the jobs in a real database: each begins with one job submitted,
 // and reads, folds and plans. One in ten reads the leases, too, as a leader does twice a second.

@@ -25,6 +25,7 @@ class Cluster {
       NodeRecord node =
           MakeNode({.name = absl::StrCat("n", n), .cpu = 1 + Draw(3), .cuda = Draw(4)});
       for (SlotRecord& slot : node.slots) slot.memory_bytes = int64_t{4 << Draw(3)} << 30;
+      Compute(node);
       nodes_[node.name] = node;
       changed_nodes_.insert(node.name);
     }
@@ -118,6 +119,16 @@ class Cluster {
   }
 
  private:
+  // The node registers with a worker that computes in one of three ways, of which one is not told.
+  void Compute(NodeRecord& node) {
+    const int way = Draw(3);
+    for (SlotRecord& slot : node.slots) {
+      slot.arithmetic.clear();
+      if (way < 2) slot.arithmetic["loops"] = way == 0 ? "avx2" : "avx512";
+      if (way < 2) slot.arithmetic["caches"] = absl::StrCat(Draw(2), " KiB");
+    }
+  }
+
   void Submit() {
     if (quiet_ && jobs_.size() > 4) return;
     for (int i = 0; i < (quiet_ ? 1 : 3); ++i) {
@@ -127,6 +138,7 @@ class Cluster {
                                .device = Draw(2) == 0 ? "" : "CUDA",
                                .bytes = int64_t{1 << Draw(5)} << 30});
       job.max_slots += Draw(2) * Draw(6);
+      job.arithmetic_rule = static_cast<ArithmeticRule>(Draw(4));
       job.logical_ranks = Draw(2) * (job.max_slots + Draw(4));
       // Some seem to come from the future: the store's clock was set back.
       job.create_time = now_ - absl::Milliseconds(Draw(50) - (Draw(10) == 0 ? 300 : 0));
@@ -149,6 +161,9 @@ class Cluster {
     if (job == nullptr || job->state != JobState::kStarting) return;
     job->state = JobState::kRunning;
     ++job->version;
+    if (job->arithmetic_rule == ArithmeticRule::kSame && job->arithmetic.empty()) {
+      job->arithmetic = Draw(2) == 0 ? "loops: avx2" : "loops: avx512";
+    }
     for (RankRecord& rank : attempts_.at(job->uid).ranks) {
       if (rank.state == RankState::kAssigned) rank.state = RankState::kRunning;
     }
@@ -187,7 +202,12 @@ class Cluster {
     auto it = nodes_.begin();
     std::advance(it, Draw(static_cast<int>(nodes_.size())));
     NodeRecord& node = it->second;
-    const int what = Draw(6);
+    const int what = Draw(7);
+    if (what == 6) {
+      Compute(node);
+      changed_nodes_.insert(node.name);
+      return;
+    }
     if (what == 5) {
       node.lost_ranks.clear();
       changed_nodes_.insert(node.name);

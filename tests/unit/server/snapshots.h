@@ -21,6 +21,7 @@ struct NodeSpec {
   bool draining = false;
   bool reachable = true;
   absl::Duration lease_left = absl::Seconds(10);
+  Arithmetic arithmetic;  // of all slots
 };
 
 inline NodeRecord MakeNode(const NodeSpec& spec) {
@@ -29,7 +30,8 @@ inline NodeRecord MakeNode(const NodeSpec& spec) {
     node.slots.push_back({.index = i,
                           .device = i < spec.cpu ? "CPU" : "CUDA",
                           .memory_bytes = spec.bytes,
-                          .cpu_threads = 1});
+                          .cpu_threads = 1,
+                          .arithmetic = spec.arithmetic});
   }
   node.draining = spec.draining;
   node.reachable = spec.reachable;
@@ -46,6 +48,8 @@ struct JobSpecs {
   int64_t bytes = int64_t{1} << 30;
   int most_slots = 0;  // beyond `slots`: elastic
   int logical_ranks = 0;
+  ArithmeticRule rule = ArithmeticRule::kSameInAttempt;
+  std::string arithmetic;  // that it is bound to
 };
 
 inline JobRecord MakeJob(const JobSpecs& spec) {
@@ -58,6 +62,8 @@ inline JobRecord MakeJob(const JobSpecs& spec) {
   job.max_slots = std::max(spec.slots, spec.most_slots);
   job.logical_ranks = spec.logical_ranks;
   job.device = spec.device;
+  job.arithmetic_rule = spec.rule;
+  job.arithmetic = spec.arithmetic;
   job.bytes_per_slot = spec.bytes;
   job.create_time = TestNow() - absl::Seconds(spec.age_seconds);
   job.state = JobState::kQueued;

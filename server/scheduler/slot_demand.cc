@@ -1,0 +1,39 @@
+#include "server/scheduler/slot_demand.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "storage/records/node.h"
+
+namespace trainyard {
+
+SlotDemand WholeDemandOf(const JobRecord& job) {
+  SlotDemand demand{.count = std::max(1, job.min_slots),
+                    .device = job.device,
+                    .bytes = job.bytes_per_slot,
+                    .most = job.max_slots,
+                    .mixed = job.arithmetic_rule == ArithmeticRule::kAny};
+  if (job.arithmetic_rule == ArithmeticRule::kSame) demand.arithmetic = job.arithmetic;
+  return demand;
+}
+
+SlotDemand OfAnyArithmetic(SlotDemand demand) {
+  demand.mixed = true;
+  demand.arithmetic.clear();
+  return demand;
+}
+
+std::string DescribeDemand(const SlotDemand& demand) {
+  std::string text =
+      absl::StrCat(demand.count, demand.device.empty() ? "" : " ", demand.device,
+                   demand.count == 1 ? " slot of " : " slots of ", DescribeBytes(demand.bytes));
+  if (!demand.arithmetic.empty()) {
+    absl::StrAppend(&text, demand.count == 1 ? " that computes" : " that compute", " as it began");
+  }
+  if (!demand.avoid.empty()) {
+    absl::StrAppend(&text, ", not on nodes/", demand.avoid, ", which failed it last");
+  }
+  return text;
+}
+
+}  // namespace trainyard

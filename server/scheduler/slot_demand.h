@@ -1,0 +1,29 @@
+#pragma once
+
+// What a job asks of slots. Pure.
+
+#include <cstdint>
+#include <string>
+
+#include "storage/records/job.h"
+
+namespace trainyard {
+
+// What a job asks of every slot, and how many. What slots compute with is the fingerprint of their
+// arithmetic, of which what is certain to change bits counts; all that tell none are alike.
+struct SlotDemand {
+  int count = 1;
+  std::string device;  // "": any, but one kind for the whole gang
+  int64_t bytes = 0;
+  std::string avoid;       // a node whose slots do not serve; "": none
+  int most = 0;            // what it takes if there is so much; less than `count`: that
+  bool mixed = false;      // its slots may have several fingerprints
+  std::string arithmetic;  // the fingerprint that its slots must have, as text; "": any
+};
+std::string DescribeDemand(const SlotDemand& demand);  // "2 CUDA slots of 8.0 GiB"
+SlotDemand WholeDemandOf(const JobRecord& job);        // on any node
+
+// The same of slots whatever their fingerprints are.
+SlotDemand OfAnyArithmetic(SlotDemand demand);
+
+}  // namespace trainyard
