@@ -115,12 +115,11 @@ absl::Status CheckArithmetic(const v1::Parallel& parallel) {
     case v1::Parallel::ARITHMETIC_UNSPECIFIED:
     case v1::Parallel::ANY:
     case v1::Parallel::SAME_IN_ATTEMPT:
-      return absl::OkStatus();
     case v1::Parallel::SAME:
-      return NotBuilt(at, "SAME", "use SAME_IN_ATTEMPT");
+      return absl::OkStatus();
     default:
       return Invalid(at, static_cast<int>(parallel.arithmetic()),
-                     " is no choice; use SAME_IN_ATTEMPT or ANY, or leave it out");
+                     " is no choice; use SAME, SAME_IN_ATTEMPT or ANY, or leave it out");
   }
 }
 

@@ -302,6 +302,37 @@ TEST_F(RunTest, ACheckpointOfAnotherArithmeticGoesOnWithANotice) {
   EXPECT_THAT(third.notices, IsEmpty());
 }
 
+TEST_F(RunTest, AJobOfOneArithmeticDoesNotGoOnFromACheckpointOfAnother) {
+  v1::JobSpec spec = SmallGpt(text_, 6);
+  spec.mutable_parallel()->set_arithmetic(v1::Parallel::SAME);
+  const Arithmetic mine = ArithmeticOf(*kernels::OpenCpu(1).value());
+  RecordingObserver first;
+  first.stop_at = 3;
+  ASSERT_TRUE(RunOnCpu(spec, Root("r"), first).ok());
+  EXPECT_EQ(first.arithmetic, mine) << "what the server is told";
+  const std::string uri = first.checkpoints[0].uri;
+
+  Arithmetic other = mine;
+  other["loops"] = "of another machine";
+  ComputedWith(uri, other);
+  RecordingObserver second;
+  const auto refused = RunOnCpu(spec, Root("r"), second, RestorePoint{uri, ""});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_TRUE(Retryable(refused.status())) << "another node may do";
+  EXPECT_THAT(std::string(refused.status().message()),
+              HasSubstr("the arithmetic is not that of the checkpoint of step 3, and "
+                        "spec.parallel.arithmetic is SAME: loops: of another machine before, " +
+                        mine.at("loops") + " now"));
+  EXPECT_THAT(second.checkpoints, IsEmpty());
+
+  other = mine;
+  other["caches"] = "of another size";
+  ComputedWith(uri, other);
+  RecordingObserver third;
+  EXPECT_TRUE(RunOnCpu(spec, Root("r"), third, RestorePoint{uri, ""}).ok());
+  EXPECT_THAT(third.notices, SizeIs(1)) << "which is not known to change bits";
+}
+
 TEST_F(RunTest, ACheckpointThatDoesNotTellItsArithmeticGoesOnWithANotice) {
   const v1::JobSpec spec = SmallGpt(text_, 6);
   RecordingObserver first;

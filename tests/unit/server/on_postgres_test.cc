@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <optional>
 #include <string>
 #include <thread>
@@ -78,6 +79,59 @@ TEST(OnPostgres, SubmitReachesTheAgentInMillisecondsAndACrashLosesNothing) {
   const v1::Job done =
       rig.WaitFor(name, [](const v1::Job& job) { return job.state() == v1::SUCCEEDED; });
   EXPECT_EQ(done.step(), 3);
+}
+
+// A job of one arithmetic that has begun waits for such a node, also under another server, while
+// others take the node that computes otherwise.
+TEST(OnPostgres, AJobOfOneArithmeticIsBoundWhateverBecomesOfTheServer) {
+  auto postgres = testing::PostgresFixture::Start();
+  ASSERT_TRUE(postgres.ok()) << postgres.status();
+  const std::string conninfo = (*postgres)->Conninfo();
+  ASSERT_TRUE(postgres::Migrate(conninfo).ok());
+  auto stores = postgres::Open(conninfo);
+  ASSERT_TRUE(stores.ok()) << stores.status();
+  Rig rig(*std::move(stores), Rig::FastOptions());
+  constexpr int64_t kBytes = int64_t{8} << 30;
+  const std::map<std::string, std::string> wide = {{"loops", "avx512"}},
+                                           narrow = {{"loops", "avx2"}};
+  v1::Job same = SmallJob("same");
+  same.mutable_spec()->mutable_parallel()->set_arithmetic(v1::Parallel::SAME);
+  const std::string name = rig.Submit(same).name();
+  std::optional<ScriptedAgent> first;
+  first.emplace(rig);
+  first->Register("wide", 1, "i1", kBytes, v1::Resources::CPU, wide);
+  const v1::RankKey key = first->NextDesired(1).assignments(0).key();
+  EventScript script;
+  first->SendEvents(key, {script.Started(), script.Restored(0, wide), script.Metrics(1, 4.0)});
+  EXPECT_EQ(first->NextAck().sequence(), 3);
+
+  // It leaves the node, and only another kind takes work.
+  v1::DrainNodeRequest drain;
+  drain.set_name("nodes/wide");
+  v1::Node node;
+  ASSERT_TRUE(rig.nodes().DrainNode(Rig::Context().get(), drain, &node).ok());
+  first->SendEvents(key, {script.Finished(1, true), script.Exited(0)});
+  rig.WaitFor(name, [](const v1::Job& job) { return job.state() == v1::QUEUED; });
+  first.reset();
+  rig.Restart();
+  ScriptedAgent second(rig);
+  second.Register("narrow", 2, "i1", kBytes, v1::Resources::CPU, narrow);
+  const std::string other = rig.Submit(SmallJob("other")).name();
+  EXPECT_EQ(second.NextDesired(1).assignments(0).job_name(), other);
+
+  v1::ExplainJobRequest request;
+  request.set_name(name);
+  v1::ExplainJobResponse why;
+  ASSERT_TRUE(rig.jobs().ExplainJob(Rig::Context().get(), request, &why).ok());
+  EXPECT_EQ(why.job().state(), v1::QUEUED);
+  EXPECT_NE(why.reason().message().find(
+                "it began with 'loops: avx512': 0 of 2 slots that fit compute so"),
+            std::string::npos)
+      << why.reason().message();
+
+  ScriptedAgent third(rig);
+  third.Register("wider", 1, "i1", kBytes, v1::Resources::CPU, wide);
+  EXPECT_EQ(third.NextDesired(1).assignments(0).job_name(), name);
 }
 
 // Each within 5 s, reads, writes, and a watch that begins.

@@ -142,7 +142,8 @@ ScriptedAgent::~ScriptedAgent() {
 void ScriptedAgent::Send(const v1::AgentMessage& message) { stream_->Write(message); }
 
 void ScriptedAgent::Register(const std::string& node, int slots, const std::string& incarnation,
-                             int64_t slot_bytes, v1::Resources::Device device) {
+                             int64_t slot_bytes, v1::Resources::Device device,
+                             const std::map<std::string, std::string>& arithmetic) {
   v1::AgentMessage message;
   v1::Register& registration = *message.mutable_register_();
   registration.set_node(node);
@@ -155,6 +156,8 @@ void ScriptedAgent::Register(const std::string& node, int slots, const std::stri
     slot.set_device(device);
     slot.set_memory_bytes(slot_bytes);
     slot.set_cpu_threads(1);
+    if (arithmetic.empty()) continue;
+    slot.mutable_arithmetic()->mutable_values()->insert(arithmetic.begin(), arithmetic.end());
   }
   Send(message);
 }
@@ -235,9 +238,11 @@ v1::RankEvent EventScript::Started() {
   return event;
 }
 
-v1::RankEvent EventScript::Restored(int64_t step) {
+v1::RankEvent EventScript::Restored(int64_t step,
+                                    const std::map<std::string, std::string>& arithmetic) {
   v1::RankEvent event = Next();
   event.mutable_restored()->set_step(step);
+  event.mutable_restored()->mutable_arithmetic()->insert(arithmetic.begin(), arithmetic.end());
   return event;
 }
 

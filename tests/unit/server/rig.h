@@ -89,7 +89,8 @@ class ScriptedAgent {
   void Send(const v1::AgentMessage& message);
   void Register(const std::string& node, int slots, const std::string& incarnation = "i1",
                 int64_t slot_bytes = int64_t{8} << 30,
-                v1::Resources::Device device = v1::Resources::CPU);
+                v1::Resources::Device device = v1::Resources::CPU,
+                const std::map<std::string, std::string>& arithmetic = {});
   void Heartbeat(int64_t id, int64_t desired_version, const std::vector<v1::RankKey>& present = {});
   void SendEvents(const v1::RankKey& key, const std::vector<v1::RankEvent>& events);
 
@@ -122,7 +123,7 @@ class EventScript {
  public:
   explicit EventScript(int64_t first = 1) : next_(first) {}
   v1::RankEvent Started();
-  v1::RankEvent Restored(int64_t step);
+  v1::RankEvent Restored(int64_t step, const std::map<std::string, std::string>& arithmetic = {});
   v1::RankEvent Metrics(int64_t step, double loss);
   v1::RankEvent Checkpoint(int64_t step, const std::string& uri);
   v1::RankEvent Finished(int64_t step, bool suspended = false);

@@ -82,15 +82,13 @@ const std::vector<BadSpec>& RunningTable() {
        kInvalid,
        "spec.parallel.tensor: 32 cuts 100 layers into 3200 shards; expected at most 2048, which is "
        "tensor 20"},
-      {"arithmetic of the first attempt", MlpSpec,
-       [](auto& s) { s.mutable_parallel()->set_arithmetic(v1::Parallel::SAME); }, kUnbuilt,
-       "spec.parallel.arithmetic: SAME is not built yet; use SAME_IN_ATTEMPT"},
       {"unknown arithmetic", MlpSpec,
        [](auto& s) {
          s.mutable_parallel()->set_arithmetic(static_cast<v1::Parallel::Arithmetic>(9));
        },
        kInvalid,
-       "spec.parallel.arithmetic: 9 is no choice; use SAME_IN_ATTEMPT or ANY, or leave it out"},
+       "spec.parallel.arithmetic: 9 is no choice; use SAME, SAME_IN_ATTEMPT or ANY, or leave it "
+       "out"},
       {"Muon is not sharded", MlpSpec,
        [](auto& s) {
          s.mutable_optimizer()->mutable_muon();
