@@ -25,6 +25,8 @@ class AcrossGpus : public AcrossRanks {
 
   kernels::Kernels WithExchanges(const kernels::Kernels& micro, int64_t partial,
                                  int64_t folds) override;
+  // The stream waits for all parameters at once.
+  kernels::Kernels WithArrivals(const kernels::Kernels& micro) override { return micro; }
   absl::Status Started() override { return OfGang(started_); }
   absl::Status AwaitSums() override;
   absl::Status AddSums() override;
@@ -32,6 +34,8 @@ class AcrossGpus : public AcrossRanks {
   absl::Status ShareLeaves() override;
   absl::Status GatherParameters() override;
   absl::Status InOrder(const std::function<absl::Status()>& exchange) override;
+  absl::Status AwaitParameters() override { return absl::OkStatus(); }
+  absl::Duration waited() const override { return absl::ZeroDuration(); }
   absl::Status Gather(absl::Span<const absl::Span<char>> parts) override;
 
  private:

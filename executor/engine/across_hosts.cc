@@ -13,10 +13,12 @@ AcrossHosts::AcrossHosts(Session& session, const Gang& gang)
     : session_(session),
       gang_(gang),
       order_(plan::BucketOrder(session.plan())),
+      arrivals_(plan::AwaitedOrder(session.plan())),
       sums_(gang.communicator(), session.plan().logical_ranks),
       norm_(gang.communicator(), session.plan().buckets) {
   TY_CHECK(session.HostView(session.plan().gradient_region) != nullptr,
            "the host cannot reach the memory of ", session.device().Description());
+  before_gather_ = -static_cast<int64_t>(arrivals_.size());  // all are there
   for (size_t p = 0; p <= session.plan().partial_sums.size(); ++p) {
     places_.push_back(session.PartialInMemory(static_cast<int64_t>(p)));
   }
@@ -29,19 +31,42 @@ kernels::Kernels AcrossHosts::WithExchanges(const kernels::Kernels& micro, int64
   });
 }
 
+kernels::Kernels AcrossHosts::WithArrivals(const kernels::Kernels& micro) {
+  kernels::Kernels all = micro;
+  for (size_t i = 0; i < arrivals_.size(); ++i) {
+    const int64_t op = arrivals_[i].before_op;
+    if (op == static_cast<int64_t>(micro.size())) break;
+    // Of the buckets that an op is the first to read, the last one arrives last.
+    if (i + 1 < arrivals_.size() && arrivals_[i + 1].before_op == op) continue;
+    all[op].launch = [this, count = static_cast<int64_t>(i) + 1,
+                      launch = micro[op].launch](kernels::Stream& stream) {
+      AwaitArrivals(count);
+      launch(stream);
+    };
+  }
+  return all;
+}
+
+void AcrossHosts::AwaitArrivals(int64_t count) {
+  if (lane_.Ended(before_gather_ + count)) return;
+  const absl::Time begun = absl::Now();
+  lane_.WaitFor(before_gather_ + count);
+  waited_ += absl::Now() - begun;
+}
+
 void AcrossHosts::BeginExchanges() {
   if (!std::exchange(exchanging_, true)) bound_ = patience_.Next(absl::Now());
 }
 
 void AcrossHosts::StartBucket(const plan::Bucket& bucket, int64_t partial, int64_t folds) {
   BeginExchanges();
-  lane_.Start([this, &bucket, partial, folds] {
+  lane_.Start([this, &bucket, partial, folds, bound = bound_] {
     for (int64_t from = partial; from > partial - folds; --from) {
       float* const total = places_[from - 1].gradients.data();
       const float* const part = places_[from].gradients.data();
       for (int64_t i = bucket.elements.first; i < bucket.elements.end; ++i) total[i] += part[i];
     }
-    return Guarded([&] { return ExchangeBucket(bucket); });
+    return Guarded(bound, [&] { return ExchangeBucket(bucket); });
   });
 }
 
@@ -51,9 +76,10 @@ absl::Status AcrossHosts::ExchangeBucket(const plan::Bucket& bucket) {
   return sums_.Gather(bucket, places_[0].gradients);
 }
 
-absl::Status AcrossHosts::Guarded(const std::function<absl::Status()>& exchange) {
+absl::Status AcrossHosts::Guarded(absl::Duration bound,
+                                  const std::function<absl::Status()>& exchange) {
   Communicator& communicator = gang_.communicator();
-  communicator.SetPatience(bound_);
+  communicator.SetPatience(bound);
   const absl::Status exchanged = exchange();
   communicator.SetPatience(absl::InfiniteDuration());
   return WithFault(Fault::kGang, exchanged);
@@ -62,8 +88,9 @@ absl::Status AcrossHosts::Guarded(const std::function<absl::Status()>& exchange)
 absl::Status AcrossHosts::AwaitSums() {
   TY_RETURN_IF_ERROR(session_.Synchronize());
   BeginExchanges();
-  lane_.Start([this] {
-    return Guarded([&] { return sums_.AddSums(absl::MakeSpan(places_).first(sums_.own())); });
+  lane_.Start([this, bound = bound_] {
+    return Guarded(bound,
+                   [&] { return sums_.AddSums(absl::MakeSpan(places_).first(sums_.own())); });
   });
   exchanging_ = false;
   return lane_.Wait();
@@ -78,13 +105,13 @@ absl::Status AcrossHosts::AddSums() {
 }
 
 absl::Status AcrossHosts::CompleteLeaves() {
-  return Guarded([&] { return norm_.CompleteLeaves(places_[0].gradients); });
+  return Guarded(bound_, [&] { return norm_.CompleteLeaves(places_[0].gradients); });
 }
 
 absl::Status AcrossHosts::ShareLeaves() {
   TY_RETURN_IF_ERROR(session_.Synchronize());
   const absl::Span<char> leaves = session_.InMemory(session_.plan().leaves_region);
-  return Guarded([&] {
+  return Guarded(bound_, [&] {
     return norm_.ShareLeaves(
         {reinterpret_cast<double*>(leaves.data()), leaves.size() / sizeof(double)});
   });
@@ -95,8 +122,12 @@ absl::Status AcrossHosts::GatherParameters() {
   const absl::Span<char> region = session_.InMemory(session_.plan().parameter_region);
   const absl::Span<float> parameters = {reinterpret_cast<float*>(region.data()),
                                         region.size() / sizeof(float)};
-  for (const plan::Bucket& bucket : session_.plan().buckets) {
-    TY_RETURN_IF_ERROR(Guarded([&] { return sums_.Gather(bucket, parameters); }));
+  for (size_t i = 0; i < arrivals_.size(); ++i) {
+    const plan::Bucket& bucket = session_.plan().buckets[arrivals_[i].bucket];
+    const int64_t task = lane_.Start([this, &bucket, parameters, bound = bound_] {
+      return Guarded(bound, [&] { return sums_.Gather(bucket, parameters); });
+    });
+    if (i == 0) before_gather_ = task - 1;
   }
   return absl::OkStatus();
 }

@@ -21,13 +21,16 @@ class AcrossHosts : public AcrossRanks {
 
   kernels::Kernels WithExchanges(const kernels::Kernels& micro, int64_t partial,
                                  int64_t folds) override;
-  absl::Status Started() override { return absl::OkStatus(); }
+  kernels::Kernels WithArrivals(const kernels::Kernels& micro) override;
+  absl::Status Started() override { return lane_.Failure(); }
   absl::Status AwaitSums() override;
   absl::Status AddSums() override;
   absl::Status CompleteLeaves() override;
   absl::Status ShareLeaves() override;
   absl::Status GatherParameters() override;
   absl::Status InOrder(const std::function<absl::Status()>& exchange) override;
+  absl::Status AwaitParameters() override { return lane_.Wait(); }
+  absl::Duration waited() const override { return waited_; }
   absl::Status Gather(absl::Span<const absl::Span<char>> parts) override;
 
  private:
@@ -35,17 +38,25 @@ class AcrossHosts : public AcrossRanks {
   void BeginExchanges();
   void StartBucket(const plan::Bucket& bucket, int64_t partial, int64_t folds);
   absl::Status ExchangeBucket(const plan::Bucket& bucket);
-  absl::Status Guarded(const std::function<absl::Status()>& exchange);
+  // Waits for the first `count` of arrivals_.
+  void AwaitArrivals(int64_t count);
+  // On the lane, and elsewhere while nothing is on it: an exchange that stands still for `bound`
+  // fails.
+  absl::Status Guarded(absl::Duration bound, const std::function<absl::Status()>& exchange);
 
   Session& session_;
   const Gang gang_;
   const std::vector<plan::ReadyBucket> order_;
+  const std::vector<plan::AwaitedBucket> arrivals_;
   SumAcrossRanks sums_;
   NormAcrossRanks norm_;
   std::vector<PartialSum> places_;  // by number of the partial sum
   StepPatience patience_;
   absl::Duration bound_;
   bool exchanging_ = false;
+  // The lane's task number before_gather_ + i + 1 gathers, or has gathered, arrivals_[i].
+  int64_t before_gather_ = 0;
+  absl::Duration waited_;
   Lane lane_;  // uses what is above
 };
 

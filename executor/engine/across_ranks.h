@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "executor/engine/gang.h"
 #include "executor/engine/session.h"
@@ -32,7 +33,13 @@ class AcrossRanks {
   virtual kernels::Kernels WithExchanges(const kernels::Kernels& micro, int64_t partial,
                                          int64_t folds) = 0;
 
-  // What went wrong in what the kernels of WithExchanges started, as far as it is known.
+  // The kernels of plan.micro, `micro`, each of which runs once the parameters that it reads are
+  // there, of those that GatherParameters began to gather. As many, in the same order. Called
+  // before WithExchanges.
+  virtual kernels::Kernels WithArrivals(const kernels::Kernels& micro) = 0;
+
+  // What went wrong in what the kernels of WithExchanges and GatherParameters started, as far as it
+  // is known. Kernels that waited for what did not arrive ran all the same: on older parameters.
   virtual absl::Status Started() = 0;
 
   // After what the kernels of WithExchanges started, adds up losses and targets. The total of the
@@ -47,8 +54,15 @@ class AcrossRanks {
   virtual absl::Status CompleteLeaves() = 0;
   virtual absl::Status ShareLeaves() = 0;
 
-  // What every rank stepped of the parameters goes to all.
+  // What every rank stepped of the parameters goes to all, bucket by bucket in the order in which
+  // plan.micro reads them. May return before they are there. From then on nothing may be called
+  // that exchanges, nor launched that reads parameters, until AwaitParameters or AwaitSums has
+  // returned: but for the kernels of WithArrivals.
   virtual absl::Status GatherParameters() = 0;
+  virtual absl::Status AwaitParameters() = 0;
+
+  // How long kernels of WithArrivals have waited so far.
+  virtual absl::Duration waited() const = 0;
 
   // Makes another exchange of these ranks, behind all that were started, and waits for it, and so
   // for those. kGang where one of these failed.

@@ -147,7 +147,10 @@ absl::StatusOr<StepResult> Steps::NextResult() {
   if (p_.trainer.CanGoAhead() && NextStepFollowsAtOnce(done() + 1)) {
     failed_ahead_ = p_.trainer.EnqueueAhead(next);
   }
-  return p_.trainer.Finish();
+  TY_ASSIGN_OR_RETURN(const StepResult result, p_.trainer.Finish());
+  // At once, while all ranks are here: rank 0 may have to wait for a store before it saves.
+  if (!NextStepFollowsAtOnce(done())) TY_RETURN_IF_ERROR(p_.trainer.AwaitParameters());
+  return result;
 }
 
 bool Steps::NextStepFollowsAtOnce(int64_t step) const {
@@ -348,6 +351,7 @@ absl::Status Steps::RevertUnwrittenBest() {
 // What the ranks share out is read from all of them: while it is copied or, where it is lent, until
 // it is written.
 absl::Status Steps::Save(const CheckpointWriter::Purpose& purpose) {
+  TY_RETURN_IF_ERROR(p_.trainer.AwaitParameters());  // of a run that is stopped before a step
   TY_RETURN_IF_ERROR(RevertUnwrittenBest());
   if (!p_.gang.leads()) return p_.trainer.ServeState();
   const absl::Status saved = SaveFrom(purpose, nullptr);

@@ -72,6 +72,7 @@ class Steps {
 
   absl::Status TrainOnce();
   // Returns the result of the next step; enqueues the one behind it first, if that is allowed.
+  // Where anything else than a step follows, the parameters are there.
   absl::StatusOr<StepResult> NextResult();
   bool EvaluatesAfter(int64_t step) const;
   bool SavesAfter(int64_t step) const;  // even if it is neither the last nor among the best

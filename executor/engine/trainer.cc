@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -112,8 +113,9 @@ Program Trainer::MakeProgram(const StepPart& part) {
   };
   if (part.begins_step) append(begin_);
   if (part.begins_logical_rank) append(zero_[part.partial]);
-  append(part.meets ? across_->WithExchanges(micro_[part.partial], part.partial, part.folds)
-                    : micro_[part.partial]);
+  kernels::Kernels micro = micro_[part.partial];
+  if (part.begins_step && across_) micro = across_->WithArrivals(micro);
+  append(part.meets ? across_->WithExchanges(micro, part.partial, part.folds) : micro);
   for (int64_t fold = 0; fold < part.folds; ++fold) {
     const kernels::Kernels& of_all = folds_[part.partial - 1 - fold];
     // Of gradients that are exchanged already, each bucket was folded before it was.
@@ -125,6 +127,7 @@ Program Trainer::MakeProgram(const StepPart& part) {
 
 absl::Status Trainer::Initialize() {
   steps_done_ = enqueued_ = next_micro_batch_ = 0;
+  ungathered_ = false;
   loss_scale_.reset();
   if (session_.plan().loss_scaling) {
     loss_scale_ = {.scale = static_cast<float>(spec_.precision().loss_scale().initial())};
@@ -154,6 +157,7 @@ absl::Status Trainer::Restore(const Checkpoint& checkpoint) {
   }
   steps_done_ = enqueued_ = checkpoint.step;
   next_micro_batch_ = 0;
+  ungathered_ = false;
   loss_scale_ = checkpoint.run.loss_scale;
   session_.Launch(copy_);
   return absl::OkStatus();
@@ -232,6 +236,7 @@ absl::Status Trainer::EnqueueAhead(const BatchSource& next) {
 absl::Status Trainer::EnqueueTo(int64_t end, const BatchSource& next) {
   const plan::Plan& plan = session_.plan();
   if (shards_ && next_micro_batch_ == 0) shards_->BeginStep();
+  if (next_micro_batch_ < end) TY_RETURN_IF_ERROR(GatherParameters());
   for (; next_micro_batch_ < end; ++next_micro_batch_) {
     TY_RETURN_IF_ERROR(Load(next, enqueued_, next_micro_batch_));
     const absl::Status ran = session_.Run(programs_.at(parts_[next_micro_batch_]));
@@ -265,6 +270,24 @@ absl::Status Trainer::Await(absl::FunctionRef<absl::Status()> exchange) {
   return exchanged;
 }
 
+// Averages, and copies in 16 bits that a step keeps, are made of all parameters at once, and with
+// what is uploaded for the step that stepped them.
+absl::Status Trainer::GatherParameters() {
+  if (!session_.plan().gathered.empty()) return AwaitParameters();
+  if (!std::exchange(ungathered_, false)) return absl::OkStatus();
+  return across_->GatherParameters();
+}
+
+absl::Status Trainer::AwaitParameters() {
+  if (!std::exchange(ungathered_, false)) return absl::OkStatus();
+  TY_RETURN_IF_ERROR(Await([&] {
+    const absl::Status begun = across_->GatherParameters();
+    return begun.ok() ? across_->AwaitParameters() : begun;
+  }));
+  session_.Launch(gathered_);
+  return absl::OkStatus();
+}
+
 absl::Status Trainer::EndOfGang() {
   TY_RETURN_IF_ERROR(Await([&] { return across_->AwaitSums(); }));
   if (!session_.plan().sharded) return session_.Run(end_of_gang_);
@@ -272,9 +295,10 @@ absl::Status Trainer::EndOfGang() {
   session_.Launch(norm_leaves_);
   TY_RETURN_IF_ERROR(Await([&] { return across_->ShareLeaves(); }));
   TY_RETURN_IF_ERROR(session_.Run(end_of_gang_));
-  TY_RETURN_IF_ERROR(Await([&] { return across_->GatherParameters(); }));
-  session_.Launch(gathered_);
-  return absl::OkStatus();
+  // Between steps the gang decides together how to go on, by the communicator that gathers: what
+  // waits for that is enqueued now, or gathered once the next step begins.
+  ungathered_ = true;
+  return session_.Asynchronous() ? AwaitParameters() : absl::OkStatus();
 }
 
 absl::Status Trainer::MoveBuffers() {
@@ -316,6 +340,7 @@ absl::StatusOr<StepResult> Trainer::Finish() {
   }
   if (result.finite || result.skipped) ++steps_done_;
   if (!result.finite) {
+    ungathered_ = false;  // no rank changed anything
     TY_RETURN_IF_ERROR(Drain());
     ClearRejectedStep();
   }
@@ -380,6 +405,7 @@ absl::Status Trainer::SearchPart(int64_t i, const BatchSource& next, NonFiniteSe
 absl::Status Trainer::CopyTo(Snapshot& snapshot, Snapshot::ReadState state) {
   const plan::Plan& plan = session_.plan();
   TY_CHECK(on_their_way() == 0, on_their_way(), " steps on their way");
+  TY_CHECK(!ungathered_, "parameters are not awaited after step ", steps_done_);
   const Snapshot::Room room = snapshot.Own();
   session_.ReadRegion(plan.parameter_region, room.parameters);
   if (!shares_) session_.ReadRegion(plan.optimizer_region, room.optimizer);
@@ -400,6 +426,7 @@ absl::Status Trainer::LendTo(Snapshot& snapshot, Snapshot::ReadState state) {
                                    .averages = session_.HostView(plan.ema_region),
                                    .buffers = session_.HostView(plan.buffer_region)};
   if (places.parameters == nullptr) return CopyTo(snapshot, std::move(state));
+  TY_CHECK(!ungathered_, "parameters are not awaited after step ", steps_done_);
   snapshot.Borrow(places, hosted_ ? ShardsOfRanks() : nullptr);
   if (shares_) snapshot.BorrowState(state ? std::move(state) : StateOfRanks());
   snapshot.SetBatches(UpdatesOf(steps_done_) * plan.micro_batches * plan.logical_ranks);

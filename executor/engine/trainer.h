@@ -101,7 +101,8 @@ class Trainer {
   absl::StatusOr<StepResult> Finish();
   // How long it has waited for other ranks in its steps so far, and added up what came from them.
   absl::Duration waited() const {
-    return waited_ + (shards_ ? shards_->waited() : absl::ZeroDuration());
+    return waited_ + (across_ ? across_->waited() : absl::ZeroDuration()) +
+           (shards_ ? shards_->waited() : absl::ZeroDuration());
   }
   int64_t on_their_way() const { return enqueued_ - steps_done_; }
   // Whether anything is enqueued whose result Finish has not returned.
@@ -110,14 +111,20 @@ class Trainer {
   // only once the step before is done.
   bool CanGoAhead() const { return session_.Asynchronous() && !loss_scale_; }
 
+  // Of a gang that shards the optimizer's state each rank steps a part of the parameters. Unless
+  // this was called before, the next step gathers them while its forward pass runs. Every rank
+  // calls it at the same places, before anything but a step reads parameters, what is made from
+  // them, or averages.
+  absl::Status AwaitParameters();
+
   // Called after a step that was not taken: runs it again, up to the update, from the same
   // micro-batches (`next` delivers them anew), and names the first value that is not finite. ""
   // when there is none this time: a step always gives the same bits, so the machine is at fault.
   absl::StatusOr<std::string> FindNonFinite(const BatchSource& next);
 
-  // Copies parameters, optimizer state, averages and buffers to the host. `state`: where the
-  // optimizer's state is read if it is sharded; null: from all ranks, which must ServeState. So
-  // must they where this rank hosts some shards of its logical ranks alone.
+  // Copies parameters, which must be awaited, optimizer state, averages and buffers to the host.
+  // `state`: where the optimizer's state is read if it is sharded; null: from all ranks, which must
+  // ServeState. So must they where this rank hosts some shards of its logical ranks alone.
   absl::Status CopyTo(Snapshot& snapshot, Snapshot::ReadState state = nullptr);
 
   // As CopyTo, but without a copy where the host can read the device's memory. No step may be made
@@ -145,6 +152,8 @@ class Trainer {
   absl::Status Prepare();
   // Enqueues more of step enqueued_, up to but not including micro-batch `end`.
   absl::Status EnqueueTo(int64_t end, const BatchSource& next);
+  // Starts to gather what every rank stepped of the parameters, if that is still to be done.
+  absl::Status GatherParameters();
   // Calls what waits for other ranks, and counts how long that took.
   absl::Status Await(absl::FunctionRef<absl::Status()> exchange);
   // Only of a gang: once the sums of all ranks are added up, makes the step that they make
@@ -193,6 +202,7 @@ class Trainer {
   absl::Duration waited_;
   int64_t steps_done_ = 0, enqueued_ = 0;
   int64_t next_micro_batch_ = 0;         // of step enqueued_
+  bool ungathered_ = false;              // what this rank has not stepped of the parameters is old
   std::optional<LossScale> loss_scale_;  // with fp16
   std::optional<LoadedWeights> loaded_;  // with fine_tune.from
 };

@@ -31,7 +31,8 @@ v1::JobSpec On(v1::JobSpec spec, int32_t slots) {
 }
 
 // Every rank computes, while the buckets that are ready travel; then what is left of them, and what
-// is sent after. Latencies, and what it takes to add up what came, are left out.
+// is sent after; and the buckets that the next forward pass has to wait for. Latencies, and what it
+// takes to add up what came, are left out.
 double StepSeconds(const Plan& plan, int64_t hosted, const Rates& rates) {
   const double work = plan.summary.flops_per_step() / static_cast<double>(plan.logical_ranks);
   const double micro_batch =
@@ -39,10 +40,17 @@ double StepSeconds(const Plan& plan, int64_t hosted, const Rates& rates) {
   const double compute = work * static_cast<double>(hosted) / rates.flops_per_second;
   if (plan.buckets.empty()) return compute;
   const Traffic sent = MostTraffic(plan);
-  const double in_backward = static_cast<double>(sent.in_backward) / rates.bytes_per_second;
-  const double last_bucket = in_backward / static_cast<double>(plan.buckets.size());
-  const double seen = std::max(last_bucket, in_backward - kBackwardShare * micro_batch);
-  return compute + seen + static_cast<double>(sent.after) / rates.bytes_per_second;
+  const auto seconds = [&](int64_t bytes) {
+    return static_cast<double>(bytes) / rates.bytes_per_second;
+  };
+  // What is seen of buckets that travel during a pass: the last of the backward pass and the first
+  // of the forward pass, and what takes longer than that pass.
+  const auto seen = [&](int64_t bytes, double pass) {
+    const double one_bucket = seconds(bytes) / static_cast<double>(plan.buckets.size());
+    return std::max(one_bucket, seconds(bytes) - pass * micro_batch);
+  };
+  return compute + seen(sent.in_backward, kBackwardShare) + seconds(sent.after) +
+         seen(sent.in_forward, 1 - kBackwardShare);
 }
 
 }  // namespace

@@ -14,15 +14,34 @@ Lane::~Lane() {
   thread_.join();
 }
 
-void Lane::Start(std::function<absl::Status()> task) {
+int64_t Lane::Start(std::function<absl::Status()> task) {
   absl::MutexLock lock(&mu_);
   tasks_.push_back(std::move(task));
+  return ++started_;
+}
+
+bool Lane::Ended(int64_t number) {
+  absl::MutexLock lock(&mu_);
+  return ended_ >= number;
+}
+
+void Lane::WaitFor(int64_t number) {
+  const auto ended = [this, number] {
+    mu_.AssertReaderHeld();
+    return ended_ >= number;
+  };
+  absl::MutexLock lock(&mu_, absl::Condition(&ended));
+}
+
+absl::Status Lane::Failure() {
+  absl::MutexLock lock(&mu_);
+  return failure_;
 }
 
 absl::Status Lane::Wait() {
   const auto idle = [this] {
     mu_.AssertReaderHeld();
-    return tasks_.empty() && !busy_;
+    return ended_ == started_;
   };
   absl::MutexLock lock(&mu_, absl::Condition(&idle));
   return std::exchange(failure_, absl::OkStatus());
@@ -40,12 +59,14 @@ void Lane::Run() {
       if (stop_) return;
       task = std::move(tasks_.front());
       tasks_.pop_front();
-      if (!failure_.ok()) continue;
-      busy_ = true;
+      if (!failure_.ok()) {
+        ++ended_;
+        continue;
+      }
     }
     absl::Status done = task();
     absl::MutexLock lock(&mu_);
-    busy_ = false;
+    ++ended_;
     if (!done.ok()) failure_ = std::move(done);
   }
 }

@@ -2,6 +2,7 @@
 
 // What a rank exchanges with others while it computes.
 
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <thread>
@@ -13,7 +14,7 @@
 namespace trainyard::engine {
 
 // Runs tasks one after the other on a thread of its own. After one that fails none is run until
-// Wait has returned its failure. Start and Wait are for one thread.
+// Wait has returned its failure. All calls are for one thread.
 class Lane {
  public:
   Lane();
@@ -21,8 +22,18 @@ class Lane {
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
-  // What `task` reads and writes must stay until Wait returns.
-  void Start(std::function<absl::Status()> task);
+  // What `task` reads and writes must stay until Wait returns. Returns its number: tasks are
+  // numbered from 1, in the order in which they are started.
+  int64_t Start(std::function<absl::Status()> task);
+
+  // Whether task `number`, and so each before it, has ended, or was not run after a failure. True
+  // of a number that is not above 0.
+  bool Ended(int64_t number);
+  // Waits until that is so. Whether the task failed is known to Failure.
+  void WaitFor(int64_t number);
+
+  // The first failure so far; Wait returns it, too.
+  absl::Status Failure();
 
   // Waits for all tasks; the first failure among them.
   absl::Status Wait();
@@ -32,7 +43,8 @@ class Lane {
 
   absl::Mutex mu_;
   std::deque<std::function<absl::Status()>> tasks_ ABSL_GUARDED_BY(mu_);
-  bool busy_ ABSL_GUARDED_BY(mu_) = false;
+  int64_t started_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t ended_ ABSL_GUARDED_BY(mu_) = 0;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
   std::thread thread_;

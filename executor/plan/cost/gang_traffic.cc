@@ -9,6 +9,12 @@ namespace trainyard::plan {
 
 namespace {
 
+// Whether parameters that were stepped are sent while the next step reads others: not by GPUs, nor
+// where something is made of all of them first.
+bool GathersInForward(const Plan& plan) {
+  return plan.summary.device() != v1::Resources::CUDA && plan.gathered.empty();
+}
+
 // What rank `rank` of `ranks` sends, but for the leaves of the norm that begin in others' slices.
 Traffic OwnTraffic(const Plan& plan, int64_t ranks, int64_t rank) {
   const int64_t others = ranks - 1;
@@ -16,11 +22,14 @@ Traffic OwnTraffic(const Plan& plan, int64_t ranks, int64_t rank) {
   const LeafRange run = HostedBy(plan.logical_ranks, ranks, rank);
   const auto sums = static_cast<int64_t>(RootsOf(plan.logical_ranks, run).size());
   Traffic sent;
+  int64_t& results = !plan.sharded            ? sent.in_backward
+                     : GathersInForward(plan) ? sent.in_forward
+                                              : sent.after;
   for (const Bucket& bucket : plan.buckets) {
     const ElementRange& own = bucket.slices[rank];
     sent.in_backward += sums * (bucket.elements.size() - own.size()) * gradient;
     // The total of its slices, or the parameters that it stepped.
-    (plan.sharded ? sent.after : sent.in_backward) += others * own.size() * gradient;
+    results += others * own.size() * gradient;
     if (plan.sharded) sent.after += others * LeavesOf(own).size() * leaf_sum;
   }
   sent.after += others * sums * plan.sums_region.bytes;

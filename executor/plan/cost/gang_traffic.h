@@ -14,8 +14,9 @@ namespace trainyard::plan {
 struct Traffic {
   int64_t in_backward = 0;  // in buckets, while the last micro-batch's backward pass goes on
   int64_t after = 0;        // once it is over
+  int64_t in_forward = 0;   // in buckets, while the next step's first forward pass goes on
   int64_t of_shards = 0;    // to the ranks that share its shards, which wait for it
-  int64_t bytes() const { return in_backward + after + of_shards; }
+  int64_t bytes() const { return in_backward + after + in_forward + of_shards; }
 };
 
 // By the group of ranks that share shards, of one that has the place of this plan's rank in its

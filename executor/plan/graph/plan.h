@@ -137,7 +137,8 @@ struct Plan {
   // One optimizer step: begin; for each logical rank zero, then `micro_batches` times micro, then
   // what the tree says of folds; then norm, end and, for several logical ranks, move_buffers. Where
   // it is sharded: norm_leaves, then the ranks exchange leaves, norm, end, then they exchange what
-  // they stepped of the parameters, gathered. What follows norm alone changes parameters, their
+  // they stepped of the parameters, at once or, if gathered is empty, while the next step's micro
+  // reads them (passes/bucket_order.h), gathered. What follows norm alone changes parameters, their
   // copies, optimizer state, averages and buffers: and none of them when the loss or the norm is
   // not finite (grad_scale).
   std::vector<Op> begin;               // takes buffers to be moved

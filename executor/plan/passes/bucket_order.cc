@@ -31,4 +31,29 @@ std::vector<ReadyBucket> BucketOrder(const Plan& plan) {
   return order;
 }
 
+std::vector<AwaitedBucket> AwaitedOrder(const Plan& plan) {
+  const auto end = static_cast<int64_t>(plan.micro.size());
+  std::vector<AwaitedBucket> order(plan.buckets.size());
+  for (size_t b = 0; b < order.size(); ++b) order[b] = {.bucket = b, .before_op = end};
+  for (int64_t i = end - 1; i >= 0; --i) {
+    // By where a tensor lies: it may be part of a parameter, or lie across several.
+    const auto touch = [&](TensorId id, Access) {
+      const int64_t at = plan.offsets[id] - plan.parameter_region.offset;
+      const int64_t kSize = SizeOf(ElementType::kF32);
+      const ElementRange elements = {at / kSize, (at + plan.tensors[id].bytes()) / kSize};
+      if (at < 0 || at >= plan.parameter_region.bytes) return;
+      for (AwaitedBucket& awaited : order) {
+        const ElementRange& bucket = plan.buckets[awaited.bucket].elements;
+        if (Common(bucket, elements).size() > 0) awaited.before_op = i;
+      }
+    };
+    Op op = plan.micro[i];
+    std::visit([&](auto& o) { VisitOperands(o, touch); }, op);
+  }
+  std::stable_sort(order.begin(), order.end(), [](const AwaitedBucket& a, const AwaitedBucket& b) {
+    return a.before_op < b.before_op;
+  });
+  return order;
+}
+
 }  // namespace trainyard::plan

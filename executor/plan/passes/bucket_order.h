@@ -17,4 +17,13 @@ struct ReadyBucket {
 // rank exchanges them.
 std::vector<ReadyBucket> BucketOrder(const Plan& plan);
 
+struct AwaitedBucket {
+  size_t bucket = 0;      // of Plan::buckets
+  int64_t before_op = 0;  // of Plan::micro: the first that reads its parameters; or the end of it
+};
+
+// In the order in which a micro-batch reads their parameters, which is that in which every rank
+// gathers them.
+std::vector<AwaitedBucket> AwaitedOrder(const Plan& plan);
+
 }  // namespace trainyard::plan

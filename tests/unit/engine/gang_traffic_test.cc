@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <numeric>
 #include <utility>
 
 #include "executor/data/dataset/dataset.h"
@@ -37,9 +38,11 @@ v1::JobSpec EightRanks(const Family& family, const std::string& folder, int rank
   return plan::ResolveSpec(spec).value();
 }
 
-// Bytes that the rank of `communicator` sends in each of kSteps steps of `plan`.
+// Bytes that the rank of `communicator` sends in each of kSteps steps of `plan`. What each rank
+// steps of the parameters is sent with that step, or with the next one; that of the last with it.
 std::vector<int64_t> SentInSteps(const v1::JobSpec& spec, const plan::Plan& plan,
-                                 const data::Dataset& dataset, Communicator& communicator) {
+                                 const data::Dataset& dataset, Communicator& communicator,
+                                 bool with_next) {
   const auto device = kernels::OpenCpu(1).value();
   const auto session = Session::Open(*device, plan).value();
   const Groups groups(Gang(&communicator), static_cast<int>(plan.host.ranks));
@@ -58,6 +61,9 @@ std::vector<int64_t> SentInSteps(const v1::JobSpec& spec, const plan::Plan& plan
     const int64_t before = communicator.bytes_sent();
     const auto result = trainer->Step([&] { return loader.Next(); });
     EXPECT_TRUE(result.ok() && result->finite) << result.status();
+    if (!with_next || step == kSteps - 1) {
+      EXPECT_TRUE(trainer->AwaitParameters().ok());
+    }
     sent.push_back(communicator.bytes_sent() - before);
   }
   return sent;
@@ -75,8 +81,14 @@ TEST_P(GangTraffic, IsWhatThePlanSays) {
         const int rank = communicator.rank();
         const plan::Plan plan = plan::BuildPlan(spec, dataset->facts(), rank).value();
         const int64_t planned = plan::TrafficOfRanks(plan)[rank].bytes();
-        EXPECT_THAT(SentInSteps(spec, plan, *dataset, communicator), Each(planned))
+        EXPECT_THAT(SentInSteps(spec, plan, *dataset, communicator, false), Each(planned))
             << "rank " << rank << " of " << ranks << ", shard " << shard;
+        const std::vector<int64_t> sent = SentInSteps(spec, plan, *dataset, communicator, true);
+        EXPECT_EQ(std::accumulate(sent.begin(), sent.end(), int64_t{0}), kSteps * planned)
+            << "rank " << rank << " of " << ranks << ", shard " << shard;
+        const int64_t later = plan::TrafficOfRanks(plan)[rank].in_forward;
+        EXPECT_EQ(sent.front(), planned - later);
+        EXPECT_EQ(sent[1], planned);
         EXPECT_LE(planned, plan.summary.sent_bytes_per_step());
         EXPECT_EQ(plan::MostTraffic(plan).bytes(), plan.summary.sent_bytes_per_step());
       });
@@ -98,7 +110,8 @@ TEST(TrafficOfShards, IsWhatThePlanSays) {
     InThreads(ranks, [&, sharing = sharing, ranks = ranks](Communicator& communicator) {
       const plan::Plan plan = plan::BuildPlan(spec, dataset->facts(), communicator.rank()).value();
       const int64_t planned = plan::TrafficOfRanks(plan)[plan.rank].bytes();
-      EXPECT_THAT(SentInSteps(spec, plan, *dataset, communicator), Each(planned))
+      EXPECT_THAT(SentInSteps(spec, plan, *dataset, communicator, /*with_next=*/false),
+                  Each(planned))
           << "rank " << communicator.rank() << " of " << ranks << ", sharing " << sharing;
     });
   }
