@@ -20,7 +20,8 @@ using ::testing::IsEmpty;
 class Cluster {
  public:
   // `quiet`: few jobs come, so that slots are to spare.
-  explicit Cluster(uint64_t seed, bool quiet = false) : random_(seed), quiet_(quiet) {
+  explicit Cluster(uint64_t seed, bool quiet = false)
+      : random_(seed), quiet_(quiet), alike_(seed % 2 == 0) {
     for (int n = 0; n < 6; ++n) {
       NodeRecord node =
           MakeNode({.name = absl::StrCat("n", n), .cpu = 1 + Draw(3), .cuda = Draw(4)});
@@ -119,9 +120,10 @@ class Cluster {
   }
 
  private:
-  // The node registers with a worker that computes in one of three ways, of which one is not told.
+  // The node registers with a worker that computes in one of three ways, of which one is not told;
+  // in half of the clusters all compute alike.
   void Compute(NodeRecord& node) {
-    const int way = Draw(3);
+    const int way = alike_ ? 0 : Draw(3);
     for (SlotRecord& slot : node.slots) {
       slot.arithmetic.clear();
       if (way < 2) slot.arithmetic["loops"] = way == 0 ? "avx2" : "avx512";
@@ -259,6 +261,7 @@ class Cluster {
 
   std::mt19937_64 random_;
   const bool quiet_;
+  const bool alike_;
   absl::Time now_ = TestNow();
   int submitted_ = 0;
   int failures_ = 0;
@@ -317,7 +320,7 @@ TEST(SchedulerState, OfFoldedChangesDecidesWhatAPassOverTheSnapshotDecides) {
   options.most_placements = options.most_reasons = SIZE_MAX;
   options.grow_after = absl::Milliseconds(300);
   int placements = 0, resizes = 0, growths = 0;
-  for (int seed = 1; seed <= 450; ++seed) {
+  for (int seed = 1; seed <= 240; ++seed) {
     Cluster cluster(seed, seed % 3 != 0);
     SchedulerState state;
     options.tell_after = absl::Milliseconds(seed % 2 == 0 ? 250 : 0);
@@ -343,8 +346,8 @@ TEST(SchedulerState, OfFoldedChangesDecidesWhatAPassOverTheSnapshotDecides) {
       if (cluster.Draw(2) == 0) cluster.Apply(folded.decisions);
     }
   }
-  EXPECT_GT(placements, 1000);
-  EXPECT_GT(resizes - growths, 100);
+  EXPECT_GT(placements, 500);
+  EXPECT_GT(resizes - growths, 30);
   EXPECT_GT(growths, 20);
 }
 
