@@ -122,7 +122,10 @@ absl::Status Gang::Agree(const absl::Status& mine) const {
   TY_ASSIGN_OR_RETURN(const auto all, GatherValues(*this, OutcomeOf(mine)));
   for (size_t rank = 0; rank < all.size(); ++rank) {
     const absl::Status status = StatusOf(all[rank]);
-    if (!status.ok()) return MarkCommon(Annotate(status, absl::StrCat("rank ", rank)));
+    // By its name in the whole gang, of which these ranks may be a part (groups.h).
+    if (!status.ok()) {
+      return MarkCommon(Annotate(status, communicator_->name(static_cast<int>(rank))));
+    }
   }
   return absl::OkStatus();
 }

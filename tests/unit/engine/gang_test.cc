@@ -7,6 +7,7 @@
 #include "absl/synchronization/notification.h"
 #include "executor/engine/arithmetic.h"
 #include "executor/engine/fault.h"
+#include "executor/engine/groups.h"
 #include "executor/engine/step_patience.h"
 #include "tests/unit/engine/in_threads.h"
 
@@ -115,6 +116,27 @@ TEST(Gang, AllReturnWhatWentWrong) {
     EXPECT_EQ(agreed.code(), absl::StatusCode::kNotFound);
     EXPECT_EQ(FaultOf(agreed), Fault::kData);
     EXPECT_THAT(std::string(agreed.message()), HasSubstr("rank 1"));
+  });
+}
+
+// Ranks 2 and 3 share shards; rank 3 shares out the logical ranks with rank 1.
+TEST(Groups, ARankIsNamedByItsNumberInTheWholeGang) {
+  InThreads(4, [&](Communicator& communicator) {
+    const Groups groups(Gang(&communicator), 2);
+    EXPECT_EQ(groups.shards().rank(), communicator.rank() % 2);
+    EXPECT_EQ(groups.data().rank(), communicator.rank() / 2);
+    const absl::Status mine = communicator.rank() == 3
+                                  ? WithFault(Fault::kData, absl::NotFoundError("no file"))
+                                  : absl::OkStatus();
+    for (const Gang* part : {&groups.shards(), &groups.data()}) {
+      const absl::Status agreed = part->Agree(mine);
+      const bool with_3 =
+          part == &groups.shards() ? communicator.rank() >= 2 : communicator.rank() % 2 == 1;
+      EXPECT_EQ(agreed.ok(), !with_3);
+      if (with_3) {
+        EXPECT_THAT(std::string(agreed.message()), HasSubstr("rank 3 ("));
+      }
+    }
   });
 }
 
