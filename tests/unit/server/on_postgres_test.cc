@@ -18,14 +18,17 @@
 namespace trainyard {
 namespace {
 
+// The stores over an empty database, which gets its tables.
+auto OpenMigrated(const std::string& conninfo) {
+  const absl::Status migrated = postgres::Migrate(conninfo);
+  EXPECT_TRUE(migrated.ok()) << migrated;
+  return postgres::Open(conninfo).value();
+}
+
 TEST(OnPostgres, SubmitReachesTheAgentInMillisecondsAndACrashLosesNothing) {
   auto postgres = testing::PostgresFixture::Start({.fsync = true});
   ASSERT_TRUE(postgres.ok()) << postgres.status();
-  const std::string conninfo = (*postgres)->Conninfo();
-  ASSERT_TRUE(postgres::Migrate(conninfo).ok());
-  auto stores = postgres::Open(conninfo);
-  ASSERT_TRUE(stores.ok()) << stores.status();
-  Rig rig(*std::move(stores), Rig::FastOptions());
+  Rig rig(OpenMigrated((*postgres)->Conninfo()), Rig::FastOptions());
   ScriptedAgent agent(rig);
   agent.Register("n1", 64);
   agent.Welcomed();
@@ -86,11 +89,7 @@ TEST(OnPostgres, SubmitReachesTheAgentInMillisecondsAndACrashLosesNothing) {
 TEST(OnPostgres, AJobOfOneArithmeticIsBoundWhateverBecomesOfTheServer) {
   auto postgres = testing::PostgresFixture::Start();
   ASSERT_TRUE(postgres.ok()) << postgres.status();
-  const std::string conninfo = (*postgres)->Conninfo();
-  ASSERT_TRUE(postgres::Migrate(conninfo).ok());
-  auto stores = postgres::Open(conninfo);
-  ASSERT_TRUE(stores.ok()) << stores.status();
-  Rig rig(*std::move(stores), Rig::FastOptions());
+  Rig rig(OpenMigrated((*postgres)->Conninfo()), Rig::FastOptions());
   constexpr int64_t kBytes = int64_t{8} << 30;
   const std::map<std::string, std::string> wide = {{"loops", "avx512"}},
                                            narrow = {{"loops", "avx2"}};
@@ -138,11 +137,7 @@ TEST(OnPostgres, AJobOfOneArithmeticIsBoundWhateverBecomesOfTheServer) {
 TEST(OnPostgres, FrozenDatabaseIsUnavailableToUsersInTimeAndEverythingGoesOnAfterwards) {
   auto postgres = testing::PostgresFixture::Start();
   ASSERT_TRUE(postgres.ok()) << postgres.status();
-  const std::string conninfo = (*postgres)->Conninfo();
-  ASSERT_TRUE(postgres::Migrate(conninfo).ok());
-  auto stores = postgres::Open(conninfo);
-  ASSERT_TRUE(stores.ok()) << stores.status();
-  Rig rig(*std::move(stores), Rig::FastOptions());
+  Rig rig(OpenMigrated((*postgres)->Conninfo()), Rig::FastOptions());
   ScriptedAgent agent(rig);
   agent.Register("n1", 64);
   agent.Welcomed();
