@@ -315,12 +315,15 @@ std::string Text(const Pass& pass) {
   return absl::StrCat(text, "next ", absl::FormatTime(pass.next), pass.suspension_overdue);
 }
 
-TEST(SchedulerState, OfFoldedChangesDecidesWhatAPassOverTheSnapshotDecides) {
+// 48 random clusters each, by the first seed.
+class RandomClusters : public ::testing::TestWithParam<int> {};
+
+TEST_P(RandomClusters, FoldedChangesDecideWhatAPassOverTheSnapshotDecides) {
   PlannerOptions options;
   options.most_placements = options.most_reasons = SIZE_MAX;
   options.grow_after = absl::Milliseconds(300);
   int placements = 0, resizes = 0, growths = 0;
-  for (int seed = 1; seed <= 240; ++seed) {
+  for (int seed = GetParam(); seed < GetParam() + 48; ++seed) {
     Cluster cluster(seed, seed % 3 != 0);
     SchedulerState state;
     options.tell_after = absl::Milliseconds(seed % 2 == 0 ? 250 : 0);
@@ -346,10 +349,12 @@ TEST(SchedulerState, OfFoldedChangesDecidesWhatAPassOverTheSnapshotDecides) {
       if (cluster.Draw(2) == 0) cluster.Apply(folded.decisions);
     }
   }
-  EXPECT_GT(placements, 500);
-  EXPECT_GT(resizes - growths, 30);
-  EXPECT_GT(growths, 20);
+  EXPECT_GT(placements, 100);
+  EXPECT_GT(resizes - growths, 5);
+  EXPECT_GT(growths, 0);
 }
+
+INSTANTIATE_TEST_SUITE_P(FirstSeed, RandomClusters, ::testing::Range(1, 241, 48));
 
 // In pieces of a few decisions it comes to the same end.
 TEST(SchedulerState, DecidesInPiecesUntilNothingIsLeft) {
