@@ -34,6 +34,14 @@ Loader::Loader(const Dataset& dataset, const Options& options)
       options.first_sample >= 0 && options.first_sample + options.samples <= options.batch_size,
       "a share of ", options.samples, " from ", options.first_sample, " in a batch of ",
       options.batch_size);
+  for (const int64_t first : options.first_samples) {
+    TY_CHECK(first >= 0 && first + options.micro_batch <= options.batch_size, "a micro-batch of ",
+             options.micro_batch, " from ", first, " in a batch of ", options.batch_size);
+  }
+  TY_CHECK(options.first_samples.empty() ||
+               static_cast<int64_t>(options.first_samples.size()) * options.micro_batch ==
+                   options.samples,
+           options.first_samples.size(), " micro-batches of a share of ", options.samples);
   TY_CHECK(options.held_out == 0 || options.samples == options.micro_batch, "a share of ",
            options.samples, " held-out samples in micro-batches of ", options.micro_batch);
   TY_CHECK(options.prefetch >= 1 && options.first_step >= 0, "prefetch ", options.prefetch);
@@ -114,7 +122,10 @@ Loader::Part Loader::TakePart() {
   if (part.number == 0) {
     const int64_t per_step = options_.samples / options_.micro_batch;
     slot.batch.step = options_.first_step + part.batch / per_step;
-    slot.batch.first_sample = options_.first_sample + part.batch % per_step * options_.micro_batch;
+    const int64_t number = part.batch % per_step;  // of the micro-batches of its step
+    slot.batch.first_sample = options_.first_samples.empty()
+                                  ? options_.first_sample + number * options_.micro_batch
+                                  : options_.first_samples[number];
     slot.batch.inputs = slot.inputs.get();
     slot.batch.targets = slot.targets.get();
     slot.parts_left = parts_;

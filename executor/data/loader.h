@@ -28,6 +28,9 @@ class Loader {
     int64_t batch_size = 0;    // of the global batch
     int64_t first_sample = 0;  // of this rank's share within the global batch
     int64_t samples = 0;       // of this rank's share; a multiple of micro_batch
+    // Of a share that is no run of samples: where each of its micro-batches begins, in order, in
+    // place of first_sample.
+    std::vector<int64_t> first_samples = {};
     int64_t micro_batch = 0;
     int64_t first_step = 0;  // steps done before: with `skips` the whole position
     int64_t prefetch = 4;    // micro-batches ready ahead

@@ -47,10 +47,10 @@ kernels::Kernels AcrossHosts::WithArrivals(const kernels::Kernels& micro) {
   return all;
 }
 
-void AcrossHosts::AwaitArrivals(int64_t count) {
-  if (lane_.Ended(before_gather_ + count)) return;
+void AcrossHosts::AwaitTask(int64_t task) {
+  if (lane_.Ended(task)) return;
   const absl::Time begun = absl::Now();
-  lane_.WaitFor(before_gather_ + count);
+  lane_.WaitFor(task);
   waited_ += absl::Now() - begun;
 }
 

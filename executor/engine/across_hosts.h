@@ -33,30 +33,37 @@ class AcrossHosts : public AcrossRanks {
   absl::Duration waited() const override { return waited_; }
   absl::Status Gather(absl::Span<const absl::Span<char>> parts) override;
 
- private:
+ protected:
   // The first exchange of a step decides how long all of them may stand still.
   void BeginExchanges();
-  void StartBucket(const plan::Bucket& bucket, int64_t partial, int64_t folds);
-  absl::Status ExchangeBucket(const plan::Bucket& bucket);
-  // Waits for the first `count` of arrivals_.
-  void AwaitArrivals(int64_t count);
   // On the lane, and elsewhere while nothing is on it: an exchange that stands still for `bound`
   // fails.
   absl::Status Guarded(absl::Duration bound, const std::function<absl::Status()>& exchange);
+  // Waits for what is on the lane up to task number `task`.
+  void AwaitTask(int64_t task);
 
   Session& session_;
   const Gang gang_;
   const std::vector<plan::ReadyBucket> order_;
+  std::vector<PartialSum> places_;  // by number of the partial sum
+  absl::Duration bound_;
+  bool exchanging_ = false;
+
+ private:
+  void StartBucket(const plan::Bucket& bucket, int64_t partial, int64_t folds);
+  absl::Status ExchangeBucket(const plan::Bucket& bucket);
+  // Waits for the first `count` of arrivals_.
+  void AwaitArrivals(int64_t count) { AwaitTask(before_gather_ + count); }
+
   const std::vector<plan::AwaitedBucket> arrivals_;
   SumAcrossRanks sums_;
   NormAcrossRanks norm_;
-  std::vector<PartialSum> places_;  // by number of the partial sum
   StepPatience patience_;
-  absl::Duration bound_;
-  bool exchanging_ = false;
   // The lane's task number before_gather_ + i + 1 gathers, or has gathered, arrivals_[i].
   int64_t before_gather_ = 0;
   absl::Duration waited_;
+
+ protected:
   Lane lane_;  // uses what is above
 };
 

@@ -1,24 +1,33 @@
 #include "executor/engine/exchanging_program.h"
 
+#include <utility>
+
 namespace trainyard::engine {
 
-kernels::Kernels WithStarts(const kernels::Kernels& micro,
-                            const std::vector<plan::ReadyBucket>& order,
-                            const std::function<void(size_t bucket, kernels::Stream&)>& start) {
-  kernels::Kernels all;
-  auto next = order.begin();
-  const auto start_until = [&](int64_t done) {
-    for (; next != order.end() && next->after_op < done; ++next) {
-      all.push_back({.launch = [start, bucket = next->bucket](kernels::Stream& stream) {
-        start(bucket, stream);
-      }});
-    }
+namespace {
+
+// `kernel`, and then `call` with `bucket`.
+kernels::Kernel Then(kernels::Kernel kernel, const OnBucket& call, size_t bucket) {
+  kernel.launch = [launch = std::move(kernel.launch), call, bucket](kernels::Stream& stream) {
+    launch(stream);
+    call(bucket, stream);
   };
-  for (size_t i = 0; i < micro.size(); ++i) {
-    start_until(static_cast<int64_t>(i));
-    all.push_back(micro[i]);
+  return kernel;
+}
+
+}  // namespace
+
+kernels::Kernels WithStarts(const kernels::Kernels& micro,
+                            const std::vector<plan::ReadyBucket>& order, const OnBucket& start,
+                            const OnBucket& await) {
+  kernels::Kernels all = micro;
+  for (const plan::ReadyBucket& ready : order) {
+    all[ready.after_op] = Then(std::move(all[ready.after_op]), start, ready.bucket);
   }
-  start_until(static_cast<int64_t>(micro.size()));
+  if (await == nullptr) return all;
+  for (const plan::ReadyBucket& ready : order) {
+    all[ready.free_after_op] = Then(std::move(all[ready.free_after_op]), await, ready.bucket);
+  }
   return all;
 }
 

@@ -1,6 +1,7 @@
 #include "executor/engine/step_parts.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace trainyard::engine {
 
@@ -17,6 +18,20 @@ std::vector<StepPart> StepParts(int64_t logical_ranks, plan::LeafRange run, int6
   parts.front().begins_step = true;
   parts.back().ends_step = run.size() == logical_ranks;
   parts.back().meets = !parts.back().ends_step;
+  return parts;
+}
+
+std::vector<int64_t> HostedRanks(const plan::Plan& plan, int64_t ranks, int64_t rank) {
+  if (plan.gradients_sharded) return plan::HostedInTurn(plan.logical_ranks, ranks, rank);
+  const plan::LeafRange run = plan::HostedBy(plan.logical_ranks, ranks, rank);
+  std::vector<int64_t> hosted(run.size());
+  std::iota(hosted.begin(), hosted.end(), run.first);
+  return hosted;
+}
+
+std::vector<StepPart> PartsInTurn(int64_t hosted) {
+  std::vector<StepPart> parts(hosted, {.begins_logical_rank = true, .meets = true});
+  parts.front().begins_step = true;
   return parts;
 }
 

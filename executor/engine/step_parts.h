@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "executor/plan/graph/fold_tree.h"
+#include "executor/plan/graph/plan.h"
 
 namespace trainyard::engine {
 
@@ -17,7 +18,7 @@ struct StepPart {
   int64_t partial = 0;               // the partial sum that its gradients are added to
   int64_t folds = 0;  // after it `partial` is added to the one below, that to the next, and so on
   bool ends_step = false;  // plan.norm and plan.end go after it
-  bool meets = false;      // the other ranks' sums are added after it
+  bool meets = false;      // what other ranks have made is added while it runs or after it
 
   friend auto operator<=>(const StepPart&, const StepPart&) = default;
 };
@@ -25,6 +26,14 @@ struct StepPart {
 // The parts of a step of a rank that hosts `run` of `logical_ranks`, each of `micro_batches`. Only
 // a rank that hosts all of them ends the step with the last one: others have to meet before.
 std::vector<StepPart> StepParts(int64_t logical_ranks, plan::LeafRange run, int64_t micro_batches);
+
+// The logical ranks that rank `rank` of `ranks` hosts, in the order in which it computes them: a
+// run or, where gradients are sharded, some in turn with the others.
+std::vector<int64_t> HostedRanks(const plan::Plan& plan, int64_t ranks, int64_t rank);
+
+// The parts of a step of a rank that hosts `hosted` of them, of one micro-batch each, where
+// gradients are sharded: what one has made is handed out before the next begins.
+std::vector<StepPart> PartsInTurn(int64_t hosted);
 
 // How many parts of the next step a rank with `own` of them may enqueue while a step is on its way,
 // if it keeps `in_use` micro-batches at a time. A step ends with an exchange: either all of `ranks`

@@ -11,6 +11,7 @@
 #include "executor/engine/fault.h"
 #include "executor/engine/load_weights.h"
 #include "executor/engine/policies.h"
+#include "executor/engine/step_parts.h"
 #include "executor/plan/spec/learning_rate.h"
 #include "storage/base/status.h"
 
@@ -58,12 +59,17 @@ absl::StatusOr<std::string> FirstFound(const Gang& gang, const std::string& mine
 data::Loader::Options LoaderOptions(kernels::Device& device, const v1::JobSpec& spec,
                                     const plan::Plan& plan, const Gang& gang, int64_t threads,
                                     int64_t steps_done, const std::vector<data::Skip>& skips) {
-  const plan::LeafRange run = plan::HostedBy(plan.logical_ranks, gang.size(), gang.rank());
   const int64_t share = plan.micro_batch * plan.micro_batches;  // of a logical rank
+  std::vector<int64_t> first_samples;                           // of micro-batches
+  for (const int64_t logical : HostedRanks(plan, gang.size(), gang.rank())) {
+    for (int64_t i = 0; i < plan.micro_batches; ++i) {
+      first_samples.push_back(logical * share + i * plan.micro_batch);
+    }
+  }
   return {.seed = spec.training().seed(),
           .batch_size = spec.training().batch_size(),
-          .first_sample = run.first * share,
-          .samples = run.size() * share,
+          .samples = static_cast<int64_t>(first_samples.size()) * plan.micro_batch,
+          .first_samples = std::move(first_samples),
           .micro_batch = plan.micro_batch,
           .first_step = steps_done,
           .prefetch = spec.data().prefetch(),

@@ -26,7 +26,6 @@ absl::Span<float> Piece(absl::Span<float> values, const plan::ElementRange& slic
 SumAcrossRanks::SumAcrossRanks(Communicator& gang, int64_t logical_ranks)
     : gang_(gang), all_(SumsOfGang(logical_ranks, gang.size())) {
   for (int rank = 0; rank < gang.size(); ++rank) most_ = std::max(most_, all_.of(rank));
-  received_.resize(all_.all() * kPiece);
 }
 
 template <typename T>
@@ -74,6 +73,7 @@ absl::Status SumAcrossRanks::ForEachPiece(const plan::Bucket& bucket, const F& p
 }
 
 absl::Status SumAcrossRanks::Reduce(const plan::Bucket& bucket, absl::Span<const PartialSum> own) {
+  received_.resize(all_.all() * kPiece);  // once: not where gradients are sharded
   return ForEachPiece(bucket, [&](int64_t begin) { return ReducePiece(bucket, own, begin); });
 }
 

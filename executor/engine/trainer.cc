@@ -29,7 +29,23 @@ constexpr size_t kFoldOfSums = 0;
 
 std::vector<StepPart> PartsOf(const plan::Plan& plan, const Gang& gang) {
   const plan::LeafRange run = plan::HostedBy(plan.logical_ranks, gang.size(), gang.rank());
+  if (plan.gradients_sharded) return PartsInTurn(run.size());
   return StepParts(plan.logical_ranks, run, plan.micro_batches);
+}
+
+// Where the moments of each micro-batch of the step are kept, by its number among those of all
+// logical ranks: those of a rank side by side, by rank.
+std::vector<int64_t> PlacesOfMoments(const plan::Plan& plan, int64_t ranks) {
+  std::vector<int64_t> places(plan.logical_ranks * plan.micro_batches);
+  int64_t next = 0;
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    for (const int64_t logical : HostedRanks(plan, ranks, rank)) {
+      for (int64_t i = 0; i < plan.micro_batches; ++i) {
+        places[logical * plan.micro_batches + i] = next++;
+      }
+    }
+  }
+  return places;
 }
 
 }  // namespace
@@ -41,8 +57,12 @@ Trainer::Trainer(Session& session, const v1::JobSpec& spec, const Groups& groups
       parts_(PartsOf(session.plan(), groups.data())) {
   const plan::Plan& plan = session.plan();
   const Gang& data = groups.data();
-  first_micro_batch_ =
-      plan::HostedBy(plan.logical_ranks, data.size(), data.rank()).first * plan.micro_batches;
+  for (const int64_t logical : HostedRanks(plan, data.size(), data.rank())) {
+    for (int64_t i = 0; i < plan.micro_batches; ++i) {
+      micro_batches_.push_back(logical * plan.micro_batches + i);
+    }
+  }
+  places_of_moments_ = PlacesOfMoments(plan, data.size());
   if (plan.sharded) shares_.emplace(session, data);
   if (!groups.shards().alone()) hosted_.emplace(session, groups);
   for (InFlight& flight : flights_) {
@@ -86,6 +106,7 @@ absl::Status Trainer::Prepare() {
     if (partial == 0) continue;
     TY_ASSIGN_OR_RETURN(folds_.emplace_back(), session_.Prepare(plan.folds[partial - 1]));
   }
+  TY_ASSIGN_OR_RETURN(clear_padding_, session_.Prepare(plan.clear_padding));
   TY_ASSIGN_OR_RETURN(norm_leaves_, session_.Prepare(plan.norm_leaves));
   TY_ASSIGN_OR_RETURN(norm_, session_.Prepare(plan.norm));
   with_exchanges(plan.norm_exchanges, 0, norm_);
@@ -244,7 +265,7 @@ absl::Status Trainer::EnqueueTo(int64_t end, const BatchSource& next) {
     if (across_) TY_RETURN_IF_ERROR(across_->Started());  // which may be why it did not run
     TY_RETURN_IF_ERROR(ran);
     if (move_buffers_.empty()) continue;
-    session_.Copy(plan.pending_region.offset, MomentsOf(first_micro_batch_ + next_micro_batch_),
+    session_.Copy(plan.pending_region.offset, MomentsOf(micro_batches_[next_micro_batch_]),
                   plan.pending_region.bytes);
   }
   if (next_micro_batch_ < micro_batches()) return absl::OkStatus();
@@ -291,6 +312,7 @@ absl::Status Trainer::AwaitParameters() {
 absl::Status Trainer::EndOfGang() {
   TY_RETURN_IF_ERROR(Await([&] { return across_->AwaitSums(); }));
   if (!session_.plan().sharded) return session_.Run(end_of_gang_);
+  session_.Launch(clear_padding_);
   TY_RETURN_IF_ERROR(Await([&] { return across_->CompleteLeaves(); }));
   session_.Launch(norm_leaves_);
   TY_RETURN_IF_ERROR(Await([&] { return across_->ShareLeaves(); }));
@@ -308,9 +330,10 @@ absl::Status Trainer::MoveBuffers() {
     std::vector<absl::Span<char>> of_ranks;
     const int ranks = groups_.data().size();
     for (int rank = 0; rank < ranks; ++rank) {
-      const plan::LeafRange run = plan::HostedBy(plan.logical_ranks, ranks, rank);
-      of_ranks.push_back(session_.InMemory({.offset = MomentsOf(run.first * plan.micro_batches),
-                                            .bytes = run.size() * plan.micro_batches * bytes}));
+      const std::vector<int64_t> hosted = HostedRanks(plan, ranks, rank);
+      const auto count = static_cast<int64_t>(hosted.size()) * plan.micro_batches;
+      of_ranks.push_back(session_.InMemory(
+          {.offset = MomentsOf(hosted[0] * plan.micro_batches), .bytes = count * bytes}));
     }
     TY_RETURN_IF_ERROR(Await([&] { return across_->Gather(of_ranks); }));
   }
@@ -372,10 +395,12 @@ absl::StatusOr<std::string> Trainer::Search(const BatchSource& next) {
   for (int64_t i = 0; i < micro_batches(); ++i) TY_RETURN_IF_ERROR(SearchPart(i, next, search));
   if (shards_) TY_RETURN_IF_ERROR(shards_->status());
   // A value that one rank has found is in the sum of all.
+  if (across_ && plan.gradients_sharded) TY_RETURN_IF_ERROR(across_->AddSums());
   TY_ASSIGN_OR_RETURN(const bool found, groups_.all().Any(!search.found().empty()));
   if (!found) {
-    if (across_) TY_RETURN_IF_ERROR(across_->AddSums());
+    if (across_ && !plan.gradients_sharded) TY_RETURN_IF_ERROR(across_->AddSums());
     if (plan.sharded) {
+      session_.Launch(clear_padding_);
       TY_RETURN_IF_ERROR(across_->CompleteLeaves());
       session_.Launch(norm_leaves_);
       TY_RETURN_IF_ERROR(across_->ShareLeaves());
@@ -389,12 +414,16 @@ absl::StatusOr<std::string> Trainer::Search(const BatchSource& next) {
 absl::Status Trainer::SearchPart(int64_t i, const BatchSource& next, NonFiniteSearch& search) {
   const plan::Plan& plan = session_.plan();
   const StepPart& part = parts_[i];
-  const std::string where = absl::StrCat("micro-batch ", first_micro_batch_ + i + 1, " of ",
+  const std::string where = absl::StrCat("micro-batch ", micro_batches_[i] + 1, " of ",
                                          plan.logical_ranks * plan.micro_batches);
   TY_RETURN_IF_ERROR(Load(next, steps_done_, i));
   TY_RETURN_IF_ERROR(search.Look(plan.input, absl::StrCat("the data of ", where, ":")));
   if (part.begins_logical_rank) session_.Launch(zero_[part.partial]);
-  TY_RETURN_IF_ERROR(search.Run(plan.micro, micro_[part.partial], where, part.partial));
+  // Where gradients are handed out at once they are gone once this micro-batch is over.
+  kernels::Kernels micro = micro_[part.partial];
+  if (plan.gradients_sharded) micro = across_->WithExchanges(micro, part.partial, part.folds);
+  TY_RETURN_IF_ERROR(search.Run(plan.micro, micro, where, part.partial));
+  for (size_t k = plan.micro.size(); k < micro.size(); ++k) session_.Launch(micro[k]);
   for (int64_t fold = 0; fold < part.folds; ++fold) {
     const int64_t to = part.partial - 1 - fold;
     TY_RETURN_IF_ERROR(search.Run(plan.folds[to], folds_[to], "sums of logical ranks"));

@@ -161,7 +161,8 @@ class Trainer {
   absl::Status EndOfGang();
   // Where the moments of micro-batch `i` of the step, counted over all logical ranks, are kept.
   int64_t MomentsOf(int64_t i) const {
-    return session_.plan().moments_region.offset + i * session_.plan().pending_region.bytes;
+    const plan::Plan& plan = session_.plan();
+    return plan.moments_region.offset + places_of_moments_[i] * plan.pending_region.bytes;
   }
   // Moves the buffers by the moments of all micro-batches of the step, of all ranks.
   absl::Status MoveBuffers();
@@ -187,13 +188,15 @@ class Trainer {
   Session& session_;
   const Groups groups_;
   const v1::JobSpec spec_;
-  const std::vector<StepPart> parts_;    // by micro-batch
-  int64_t first_micro_batch_ = 0;        // this rank's first one among those of all logical ranks
-  std::unique_ptr<AcrossRanks> across_;  // of a gang that shares out logical ranks
+  const std::vector<StepPart> parts_;        // by micro-batch
+  std::vector<int64_t> micro_batches_;       // their numbers among those of all logical ranks
+  std::vector<int64_t> places_of_moments_;   // by such a number
+  std::unique_ptr<AcrossRanks> across_;      // of a gang that shares out logical ranks
   std::optional<ShardsAcrossRanks> shards_;  // of a gang that shares the shards of logical ranks
   std::optional<HostedState> hosted_;        // likewise
   std::optional<ShardedState> shares_;       // of a gang whose optimizer state is sharded
-  kernels::Kernels copy_, begin_, norm_leaves_, norm_, end_, gathered_, move_buffers_;
+  kernels::Kernels copy_, begin_, clear_padding_, norm_leaves_, norm_, end_, gathered_,
+      move_buffers_;
   std::vector<kernels::Kernels> zero_, micro_;  // by partial sum
   std::vector<kernels::Kernels> folds_;         // as plan::Plan::folds
   std::map<StepPart, Program> programs_;

@@ -84,7 +84,7 @@ absl::StatusOr<plan::Plan> LargestPlan(const v1::JobSpec& spec, const plan::Data
   const auto links = [&spec](int ranks) {
     v1::JobSpec on = spec;
     on.mutable_resources()->set_max_slots(ranks);
-    return plan::GangBytes(std::max(ranks, spec.parallel().logical_ranks()), plan::MeshOf(on));
+    return plan::GangBytes(on, std::max(ranks, spec.parallel().logical_ranks()));
   };
   std::optional<plan::Plan> largest;
   for (const int ranks : RanksToSize(spec)) {

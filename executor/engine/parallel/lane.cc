@@ -6,12 +6,12 @@ namespace trainyard::engine {
 
 Lane::Lane() : thread_([this] { Run(); }) {}
 
-Lane::~Lane() {
+void Lane::End() {
   {
     absl::MutexLock lock(&mu_);
     stop_ = true;
   }
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 int64_t Lane::Start(std::function<absl::Status()> task) {

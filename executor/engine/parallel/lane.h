@@ -18,7 +18,7 @@ namespace trainyard::engine {
 class Lane {
  public:
   Lane();
-  ~Lane();  // waits for the task that runs; those behind it are dropped
+  ~Lane() { End(); }
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
@@ -37,6 +37,9 @@ class Lane {
 
   // Waits for all tasks; the first failure among them.
   absl::Status Wait();
+
+  // Waits for the task that runs; those behind it are dropped. Nothing else may be called then.
+  void End();
 
  private:
   void Run();

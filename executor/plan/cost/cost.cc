@@ -88,12 +88,12 @@ int64_t StagingBytes(const v1::JobSpec& spec, const DataFacts& facts, const Plan
   const int64_t in_use = gpu ? 2 : 1;  // executor/engine/upload_queue.h: BatchesInUse
   return SnapshotBytes(spec.checkpoint(), gpu, plan) + (spec.data().prefetch() + in_use) * batch +
          (kHeldOutBatches - 1 + in_use) * held_out + DatasetBytes(spec.data(), facts) +
-         ScoreBytes(spec, facts) + GangBytes(plan.logical_ranks, MeshOf(spec));
+         ScoreBytes(spec, facts) + GangBytes(spec, plan.logical_ranks);
 }
 
 // Passes over one micro-batch know activations only, and the sharing of memory is what laid it out.
 void SummarizePasses(Plan& plan) {
-  const int64_t gradients = plan.gradient_region.bytes;
+  const int64_t gradients = plan.gradient_region.bytes + plan.exchanged_gradient_bytes;
   v1::PlanSummary& s = plan.summary;
   for (v1::PassSummary& pass : *s.mutable_passes()) {
     pass.set_bytes_before(pass.bytes_before() + gradients);
@@ -104,7 +104,7 @@ void SummarizePasses(Plan& plan) {
   v1::PassSummary& share = *s.add_passes();
   share.set_name("share_gradients");
   share.set_bytes_before(gradients + plan.activation_bytes + plan.step_copy_bytes);
-  share.set_bytes_after(gradients + plan.activation_region.bytes);
+  share.set_bytes_after(plan.gradient_region.bytes + plan.activation_region.bytes);
   share.set_ops_before(ops);
   share.set_ops_after(ops);
 }
@@ -141,14 +141,16 @@ void Summarize(const v1::JobSpec& spec, const DataFacts& facts, Plan& plan) {
   s.set_total_steps(plan.total_steps);
   s.set_parameter_bytes(plan.parameter_region.bytes);
   s.set_weight_copy_bytes(plan.copy_region.bytes + plan.step_copy_bytes);
-  s.set_gradient_bytes(plan.gradient_region.bytes + plan.partial_region.bytes);
+  s.set_gradient_bytes(plan.gradient_region.bytes + plan.partial_region.bytes +
+                       plan.share_region.bytes + plan.exchanged_gradient_bytes);
   s.set_optimizer_bytes(std::max(plan.optimizer_region.bytes, plan.most_optimizer_bytes));
   s.set_buffer_bytes(plan.buffer_region.bytes + plan.pending_region.bytes +
                      plan.moments_region.bytes);
   s.set_ema_bytes(plan.ema_region.bytes);
   s.set_activation_bytes(plan.activation_bytes + plan.scalar_region.bytes +
                          plan.leaves_region.bytes + plan.sums_region.bytes);
-  s.set_shared_bytes(plan.activation_bytes + plan.step_copy_bytes - plan.activation_region.bytes);
+  s.set_shared_bytes(plan.activation_bytes + plan.step_copy_bytes + plan.exchanged_gradient_bytes -
+                     plan.activation_region.bytes);
   s.set_sent_bytes_per_step(MostTraffic(plan).bytes());
   s.set_staging_bytes(StagingBytes(spec, facts, plan));
   const bool gpu = OnGpuAlone(spec);

@@ -1,9 +1,11 @@
 #include "executor/plan/cost/gang_memory.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "executor/plan/graph/fold_tree.h"
 #include "executor/plan/graph/graph.h"
+#include "executor/plan/spec/mesh.h"
 
 namespace trainyard::plan {
 
@@ -21,11 +23,15 @@ int64_t SumsOfAll(int64_t logical_ranks, int64_t ranks) {
 
 }  // namespace
 
-int64_t GangBytes(int64_t logical_ranks, const Mesh& mesh) {
+int64_t GangBytes(const v1::JobSpec& spec, int64_t logical_ranks) {
+  const Mesh mesh = MeshOf(spec);
   const int64_t links = (mesh.ranks() - 1) * kLinkBytes;
   if (mesh.data == 1) return links;
-  return links +
-         SumsOfAll(logical_ranks, mesh.data) * kExchangedElements * SizeOf(ElementType::kF32);
+  // Where gradients are sharded, one of each rank, and those that wait in the tree.
+  const int64_t sums = ShardsGradients(spec, mesh.data)
+                           ? mesh.data + std::bit_width(static_cast<uint64_t>(logical_ranks)) + 1
+                           : SumsOfAll(logical_ranks, mesh.data);
+  return links + sums * kExchangedElements * SizeOf(ElementType::kF32);
 }
 
 int64_t ReceivedBytes(const Plan& plan) {

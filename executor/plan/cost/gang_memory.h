@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "executor/plan/graph/plan.h"
-#include "executor/plan/spec/mesh.h"
+#include "trainyard/v1/spec.pb.h"
 
 namespace trainyard::plan {
 
@@ -15,8 +15,9 @@ inline constexpr int64_t kExchangedElements = int64_t{64} << 10;
 // Shared by two ranks of one host, or as much as the system may keep of a TCP connection.
 inline constexpr int64_t kLinkBytes = (int64_t{2} << 20) + (int64_t{64} << 10);
 
-// Host memory of one rank: its links, and a piece of every partial sum that the groups bring.
-int64_t GangBytes(int64_t logical_ranks, const Mesh& mesh);
+// Host memory of one rank of a job of so many logical ranks: its links, and a piece of every
+// partial sum that the groups bring.
+int64_t GangBytes(const v1::JobSpec& spec, int64_t logical_ranks);
 
 // Memory of its GPU, where that is linked with those of the others: the slices of the largest
 // bucket that they send to one rank.

@@ -20,7 +20,9 @@ Traffic OwnTraffic(const Plan& plan, int64_t ranks, int64_t rank) {
   const int64_t others = ranks - 1;
   const int64_t gradient = SizeOf(ElementType::kF32), leaf_sum = SizeOf(ElementType::kF64);
   const LeafRange run = HostedBy(plan.logical_ranks, ranks, rank);
-  const auto sums = static_cast<int64_t>(RootsOf(plan.logical_ranks, run).size());
+  const int64_t sums = plan.gradients_sharded
+                           ? run.size()  // each on its own
+                           : static_cast<int64_t>(RootsOf(plan.logical_ranks, run).size());
   Traffic sent;
   int64_t& results = !plan.sharded            ? sent.in_backward
                      : GathersInForward(plan) ? sent.in_forward

@@ -49,6 +49,43 @@ LeafRange HostedBy(int64_t logical_ranks, int64_t ranks, int64_t rank) {
   return {logical_ranks * rank / ranks, logical_ranks * (rank + 1) / ranks};
 }
 
+std::vector<std::vector<LeafInTurn>> RoundsInTurn(int64_t logical_ranks, int64_t ranks) {
+  std::vector<std::vector<LeafInTurn>> rounds((logical_ranks + ranks - 1) / ranks);
+  FoldStack stack(logical_ranks);
+  int64_t leaf = 0;
+  for (size_t round = 0; round < rounds.size(); ++round) {
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      const int64_t hosted = HostedBy(logical_ranks, ranks, rank).size();
+      if (static_cast<int64_t>(round) >= hosted) continue;
+      LeafInTurn next{.rank = rank, .place = stack.depth()};
+      next.folds = stack.Push({leaf, leaf + 1});
+      rounds[round].push_back(next);
+      ++leaf;
+    }
+  }
+  return rounds;
+}
+
+int64_t PlacesBetweenRounds(const std::vector<std::vector<LeafInTurn>>& rounds) {
+  int64_t most = 0;
+  for (const std::vector<LeafInTurn>& round : rounds) {
+    most = std::max(most, round.back().place - round.back().folds + 1);
+  }
+  return most;
+}
+
+std::vector<int64_t> HostedInTurn(int64_t logical_ranks, int64_t ranks, int64_t rank) {
+  std::vector<int64_t> hosted;
+  int64_t leaf = 0;
+  for (const std::vector<LeafInTurn>& round : RoundsInTurn(logical_ranks, ranks)) {
+    for (const LeafInTurn& in_turn : round) {
+      if (in_turn.rank == rank) hosted.push_back(leaf);
+      ++leaf;
+    }
+  }
+  return hosted;
+}
+
 int64_t FoldStack::Push(LeafRange range) {
   TY_CHECK(sums_.empty() || sums_.back().end == range.first, "a sum from ", range.first, " on top");
   sums_.push_back(range);

@@ -38,6 +38,22 @@ class FoldStack {
   std::vector<LeafRange> sums_;
 };
 
+// Where ranks keep no sums of their own (Plan::gradients_sharded) they take the logical ranks in
+// turn, round by round, each as many as HostedBy gives it. The sum of a logical rank is put in
+// place `place`, on top of a stack, then the top is `folds` times added to what lies below.
+struct LeafInTurn {
+  int64_t rank = 0;
+  int64_t place = 0, folds = 0;
+};
+// By round, in the order of the logical ranks, which go on from round to round.
+std::vector<std::vector<LeafInTurn>> RoundsInTurn(int64_t logical_ranks, int64_t ranks);
+
+// The most sums that are left after a round.
+int64_t PlacesBetweenRounds(const std::vector<std::vector<LeafInTurn>>& rounds);
+
+// The logical ranks that rank `rank` so hosts, by round.
+std::vector<int64_t> HostedInTurn(int64_t logical_ranks, int64_t ranks, int64_t rank);
+
 // The sums that are left when the leaves of `run` were added up as far as the tree allows: its
 // largest nodes within `run`, at most 2 ceil(log2 of its leaves) of them (1 of one leaf).
 std::vector<LeafRange> RootsOf(int64_t leaves, LeafRange run);

@@ -37,6 +37,13 @@ struct OwnedRun {
   std::vector<TensorId> state;  // by kind, as Plan::optimizer_state, of these elements
 };
 
+// Where gradients are sharded: what this rank keeps of the sum of a bucket, its slice and the rest
+// of the leaf of the norm that begins in it last.
+struct GradientShare {
+  ElementRange elements;
+  TensorId sum = kNone;
+};
+
 // Which of the ranks that share the shards of a logical rank.
 struct ShardHost {
   int64_t rank = 0, ranks = 1;
@@ -87,6 +94,18 @@ struct Plan {
   // Where the optimizer's state is sharded: what rank `rank` steps. Then optimizer_state is kNone
   // everywhere, and the state lies in these.
   bool sharded = false;
+  // Where the gradients are sharded too, those of a logical rank, of which a step has one
+  // micro-batch, are no longer than it takes to hand them out: `gradients` lie among the
+  // activations, those of a bucket side by side, from the first op that touches one of them until
+  // the bucket is exchanged (passes/bucket_order.h). What a rank keeps of the sums is here, by
+  // bucket. Sums that wait for their sibling in the tree lie in as many more places, number p (from
+  // 1) at p * share_bytes.
+  bool gradients_sharded = false;
+  std::vector<GradientShare> gradient_shares;
+  int64_t share_bytes = 0;
+  int64_t share_places = 0;
+  int64_t exchanged_gradient_bytes = 0;  // of gradients that are not handed out yet, at most
+  std::vector<Op> clear_padding;         // in gradient_shares: after a step's sums, before its norm
   int64_t rank = 0;
   std::vector<OwnedRun> owned;
   int64_t most_optimizer_bytes = 0;  // of these, of the rank that has most
@@ -102,7 +121,7 @@ struct Plan {
   std::vector<TensorId> pending;
   TensorId moments = kNone;  // f32 [micro-batches of all logical ranks, all of `pending`]
   Region parameter_region, copy_region, optimizer_region, ema_region, buffer_region, pending_region,
-      moments_region, scalar_region, leaves_region, partial_region;
+      moments_region, scalar_region, leaves_region, partial_region, share_region;
   // loss_sum, z_loss_sum and target_count, and right behind them the gradients.
   Region sums_region, gradient_region;
   // Both together are a partial sum of the step: of one logical rank, or of several that were added

@@ -40,6 +40,13 @@ class Cuts {
   const std::vector<ElementRange>& whole_;
 };
 
+// Of `runs`, the first end that is not before `at`, or the last one.
+int64_t EndAtOrAfter(const std::vector<ElementRange>& runs, int64_t at) {
+  const auto run = std::lower_bound(runs.begin(), runs.end(), at,
+                                    [](const ElementRange& r, int64_t a) { return r.end < a; });
+  return run == runs.end() ? runs.back().end : run->end;
+}
+
 int64_t BucketSize(int64_t elements) {
   return std::clamp(elements / kBucketsWanted, kLeastInBucket, kMostInBucket);
 }
@@ -52,11 +59,13 @@ ElementRange Common(const ElementRange& a, const ElementRange& b) {
 }
 
 std::vector<Bucket> CutBuckets(int64_t elements, const std::vector<ElementRange>& whole,
-                               int64_t ranks) {
+                               int64_t ranks, const std::vector<ElementRange>& together) {
   const Cuts cuts(elements, whole);
   std::vector<Bucket> buckets;
   for (int64_t begin = 0; begin < elements;) {
-    const int64_t end = cuts.AtOrAfter(begin + BucketSize(elements), kNormLeaf);
+    const int64_t wanted_end = begin + BucketSize(elements);
+    const int64_t end = together.empty() ? cuts.AtOrAfter(wanted_end, kNormLeaf)
+                                         : EndAtOrAfter(together, wanted_end);
     Bucket bucket{.elements = {begin, end}};
     bucket.slices.resize(ranks, {end, end});
     // Every bucket begins with another rank's slice: where slices differ in size, ranks have about
@@ -96,17 +105,23 @@ std::vector<RankSlice> SlicesInOrder(const std::vector<Bucket>& buckets) {
 }
 
 std::vector<SharedLeaf> SharedLeaves(const std::vector<Bucket>& buckets) {
-  std::vector<SharedLeaf> shared;
+  std::vector<SharedLeaf> shared = DividedLeaves(buckets);
+  std::erase_if(shared, [](const SharedLeaf& leaf) { return leaf.owner == leaf.holder; });
+  return shared;
+}
+
+std::vector<SharedLeaf> DividedLeaves(const std::vector<Bucket>& buckets) {
+  std::vector<SharedLeaf> divided;
   int64_t owner = 0;  // of the leaf that the slice before ends in
   for (const RankSlice& slice : SlicesInOrder(buckets)) {
     const int64_t leaf_end = LineUp(slice.elements.first, kNormLeaf);
     const ElementRange rest = Common(slice.elements, {slice.elements.first, leaf_end});
-    if (rest.size() > 0 && owner != slice.rank) {
-      shared.push_back({.owner = owner, .holder = slice.rank, .elements = rest});
+    if (rest.size() > 0) {
+      divided.push_back({.owner = owner, .holder = slice.rank, .elements = rest});
     }
     if (LeavesOf(slice.elements).size() > 0) owner = slice.rank;
   }
-  return shared;
+  return divided;
 }
 
 }  // namespace trainyard::plan

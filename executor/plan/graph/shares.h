@@ -27,9 +27,10 @@ struct Bucket {
 
 // Cuts [0, elements) into buckets for `ranks` ranks. `whole`, in order: the runs that one rank must
 // have, such as a tensor of which the optimizer takes the norm. All other cuts are at multiples of
-// kernels::kNormLeaf where a slice has as many elements, else of 16.
+// kernels::kNormLeaf where a slice has as many elements, else of 16. `together`: the runs that one
+// bucket must have, all of [0, elements) in order; none: buckets end anywhere.
 std::vector<Bucket> CutBuckets(int64_t elements, const std::vector<ElementRange>& whole,
-                               int64_t ranks);
+                               int64_t ranks, const std::vector<ElementRange>& together = {});
 
 // The slices of all ranks, in order of their elements; none is empty.
 struct RankSlice {
@@ -49,5 +50,7 @@ struct SharedLeaf {
   ElementRange elements;  // within one leaf
 };
 std::vector<SharedLeaf> SharedLeaves(const std::vector<Bucket>& buckets);
+// Those, and the elements of a leaf that begins in another slice of the same rank.
+std::vector<SharedLeaf> DividedLeaves(const std::vector<Bucket>& buckets);
 
 }  // namespace trainyard::plan

@@ -18,9 +18,10 @@ bool Shared(TensorKind kind) {
 }
 
 // Tensors that share one place, one after the other: the output of an in-place op continues the
-// live range of its input.
+// live range of its input. Or tensors that lie side by side.
 struct Group {
   std::vector<TensorId> members;
+  bool side_by_side = false;
   int64_t bytes = 0;
   int64_t first = 0;
   int64_t last = 0;
@@ -62,6 +63,12 @@ std::vector<Group> GroupInPlace(const std::vector<Tensor>& tensors, const std::v
                       .last = range.last});
   }
   return groups;
+}
+
+Group GroupOf(const TensorRun& run, const std::vector<Tensor>& tensors) {
+  Group group{.members = run.tensors, .side_by_side = true, .first = run.first, .last = run.last};
+  for (const TensorId id : run.tensors) group.bytes += BytesInRun(tensors[id]);
+  return group;
 }
 
 std::vector<Group> GroupsOf(const std::vector<ReservedRange>& reserved) {
@@ -142,8 +149,10 @@ std::vector<LiveRange> LiveRanges(const std::vector<Tensor>& tensors, const std:
 
 int64_t PackActivations(const std::vector<Tensor>& tensors, const std::vector<Op>& ops,
                         const std::vector<TensorId>& results, std::vector<int64_t>& offsets,
-                        const std::vector<ReservedRange>& reserved) {
+                        const std::vector<ReservedRange>& reserved,
+                        const std::vector<TensorRun>& runs) {
   std::vector<Group> groups = GroupInPlace(tensors, ops, LiveRanges(tensors, ops, results));
+  for (const TensorRun& run : runs) groups.push_back(GroupOf(run, tensors));
   const auto larger = [](const Group& a, const Group& b) { return a.bytes > b.bytes; };
   std::stable_sort(groups.begin(), groups.end(), larger);
   int64_t end = Pack(reserved, groups);
@@ -156,7 +165,11 @@ int64_t PackActivations(const std::vector<Tensor>& tensors, const std::vector<Op
     groups = std::move(others);
   }
   for (const Group& group : groups) {
-    for (const TensorId id : group.members) offsets[id] = group.offset;
+    int64_t offset = group.offset;
+    for (const TensorId id : group.members) {
+      offsets[id] = offset;
+      if (group.side_by_side) offset += BytesInRun(tensors[id]);
+    }
   }
   return end;
 }

@@ -41,15 +41,24 @@ struct ReservedRange {
   int64_t last = 0;
 };
 
-// Gives the activations of `ops` places in [0, result), writing `offsets`; where a range of
-// bytes is reserved, only those that are not live at the same time. Tensors whose live ranges
-// overlap do not share a byte, but for an in-place pair at the op where the live range of one ends
-// and that of the other begins. Greedy (Pisarchyk & Lee 2020, "Efficient memory management for deep
-// neural net inference"), each at the lowest gap: the largest first or, where that needs less,
-// those whose live ranges end last first.
+// Tensors that lie side by side, as parameters do, and are needed from op `first` to op `last`,
+// both included.
+struct TensorRun {
+  std::vector<TensorId> tensors;
+  int64_t first = 0;
+  int64_t last = 0;
+};
+
+// Gives the activations of `ops`, and `runs`, places in [0, result), writing `offsets`; where a
+// range of bytes is reserved, only those that are not live at the same time. Tensors whose live
+// ranges overlap do not share a byte, but for an in-place pair at the op where the live range of
+// one ends and that of the other begins. Greedy (Pisarchyk & Lee 2020, "Efficient memory management
+// for deep neural net inference"), each at the lowest gap: the largest first or, where that needs
+// less, those whose live ranges end last first.
 int64_t PackActivations(const std::vector<Tensor>& tensors, const std::vector<Op>& ops,
                         const std::vector<TensorId>& results, std::vector<int64_t>& offsets,
-                        const std::vector<ReservedRange>& reserved = {});
+                        const std::vector<ReservedRange>& reserved = {},
+                        const std::vector<TensorRun>& runs = {});
 
 // Puts `ids` one after the other from `offset` on, each aligned; returns the end.
 int64_t PlaceInOrder(const std::vector<Tensor>& tensors, const std::vector<TensorId>& ids,

@@ -28,6 +28,13 @@ std::vector<ReadyBucket> BucketOrder(const Plan& plan) {
   std::stable_sort(order.begin(), order.end(), [](const ReadyBucket& a, const ReadyBucket& b) {
     return a.after_op < b.after_op;
   });
+  int64_t next = static_cast<int64_t>(plan.micro.size()) - 1;  // ready after the bucket at hand
+  for (size_t b = order.size(); b-- > 0;) {
+    if (b + 1 < order.size() && order[b].after_op < order[b + 1].after_op) {
+      next = order[b + 1].after_op;
+    }
+    order[b].free_after_op = next;
+  }
   return order;
 }
 

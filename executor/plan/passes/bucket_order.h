@@ -11,6 +11,10 @@ namespace trainyard::plan {
 struct ReadyBucket {
   size_t bucket = 0;     // of Plan::buckets
   int64_t after_op = 0;  // of Plan::micro: the last that touches its gradients
+  // Where gradients are sharded: once this op has run nothing else does before the bucket is
+  // exchanged, and its memory is free. The one after which the next bucket is ready, so that one
+  // travels while the next one is made, or the last.
+  int64_t free_after_op = 0;
 };
 
 // In the order in which a micro-batch is done with their gradients, which is that in which every

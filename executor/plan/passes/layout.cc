@@ -7,6 +7,7 @@
 #include "absl/algorithm/container.h"
 #include "executor/plan/memory/memory.h"
 #include "executor/plan/passes/residual_norm.h"
+#include "executor/plan/passes/shard_gradients.h"
 #include "executor/plan/passes/share_gradients.h"
 
 namespace trainyard::plan {
@@ -44,7 +45,7 @@ class Activations {
   // Returns the bytes beyond the gradients.
   int64_t Place() {
     const int64_t gradients = plan_.gradient_region.bytes;
-    const int64_t micro = Pack(plan_.micro, {}, GradientsInMicro(plan_));
+    const int64_t micro = Pack(plan_.micro, {}, GradientsInMicro(plan_), GradientRuns(plan_));
     const int64_t evaluation = PackEvaluation();
     const auto last = static_cast<int64_t>(plan_.end.size());
     const int64_t optimizer =
@@ -66,14 +67,15 @@ class Activations {
   }
 
   int64_t Pack(const std::vector<Op>& ops, const std::vector<TensorId>& results,
-               const std::vector<ReservedRange>& reserved) {
+               const std::vector<ReservedRange>& reserved,
+               const std::vector<TensorRun>& runs = {}) {
     const int64_t gradients = plan_.gradient_region.bytes;
-    const int64_t alone = PackActivations(plan_.tensors, ops, results, within_);
-    const int64_t end = PackActivations(plan_.tensors, ops, results, within_, reserved);
+    const int64_t alone = PackActivations(plan_.tensors, ops, results, within_, {}, runs);
+    const int64_t end = PackActivations(plan_.tensors, ops, results, within_, reserved, runs);
     if (end - gradients <= alone) return end - gradients;
     const auto last = static_cast<int64_t>(ops.size());
     return PackActivations(plan_.tensors, ops, results, within_,
-                           {{.bytes = gradients, .first = -1, .last = last}}) -
+                           {{.bytes = gradients, .first = -1, .last = last}}, runs) -
            gradients;
   }
 
@@ -150,12 +152,24 @@ void LayOut(const std::vector<TensorId>& scalars, Plan& plan) {
       place({plan.partial_sums[p - 1].sums, plan.partial_sums[p - 1].gradients});
     }
   });
+  plan.share_region = region([&] {
+    std::vector<TensorId> shares;
+    for (const GradientShare& share : plan.gradient_shares) shares.push_back(share.sum);
+    const int64_t begin = end;
+    place(shares);
+    end = begin + plan.share_places * plan.share_bytes;
+  });
   plan.sums_region = region([&] { place(sums); });
   plan.gradient_region = region([&] {
-    end = PlaceGradients(end, plan);
+    if (!plan.gradients_sharded) end = PlaceGradients(end, plan);
     if (plan.row_gradient != kNone) place({plan.row_gradient, plan.row_ids});
   });
   plan.activation_region = region([&] { end += Activations(plan).Place(); });
+  if (plan.gradients_sharded) {
+    std::vector<int64_t> offsets(plan.tensors.size());
+    plan.exchanged_gradient_bytes =
+        PackActivations(plan.tensors, {}, {}, offsets, {}, GradientRuns(plan));
+  }
   for (const Alias& alias : plan.aliases) {
     plan.offsets[alias.tensor] = plan.offsets[alias.of] + alias.offset;
   }

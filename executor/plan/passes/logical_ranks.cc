@@ -10,6 +10,7 @@
 namespace trainyard::plan {
 
 void AddFolds(int64_t ranks, size_t dense, Plan& plan) {
+  if (plan.gradients_sharded) return;  // no rank has sums of its own
   const int64_t places = MostSums(plan.logical_ranks, ranks);
   if (places == 1) return;  // and there may be no gradient but by row
   const int64_t gradients = RunLength(plan, 0, dense);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "executor/plan/memory/memory.h"
 #include "executor/plan/passes/norm_of_shards.h"
+#include "executor/plan/passes/shard_gradients.h"
 #include "executor/plan/passes/shard_optimizer.h"
 #include "kernels/scratch/sizes.h"
 #include "storage/base/status.h"
@@ -100,7 +101,7 @@ class OptimizerStep {
   Stepped Part(const OwnedRun& run, const ElementRange& part) {
     const int64_t n = part.size();
     Stepped stepped{.w = AddAlias("parameters", plan_.parameters[0], part.first, n, plan_),
-                    .grad = AddAlias("gradients", plan_.gradients[0], part.first, n, plan_),
+                    .grad = AddGradientAlias(part.first, n, plan_),
                     .copy = kNone,
                     .n = n};
     for (const TensorId state : run.state) {
@@ -181,7 +182,7 @@ class OptimizerStep {
       const int64_t first = leaves.first * kernels::kNormLeaf;
       const int64_t n = std::min(elements, leaves.end * kernels::kNormLeaf) - first;
       plan_.norm_leaves.push_back(SquaredNormLeaves{
-          .x = AddAlias("gradients", plan_.gradients[0], first, n, plan_),
+          .x = AddGradientAlias(first, n, plan_),
           .leaves = AddAlias("leaves", plan_.leaves, leaves.first, leaves.size(), plan_),
           .n = n});
     }

@@ -6,6 +6,8 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "executor/plan/memory/memory.h"
+#include "executor/plan/passes/shard_gradients.h"
+#include "executor/plan/spec/mesh.h"
 #include "kernels/scratch/sizes.h"
 
 namespace trainyard::plan {
@@ -101,8 +103,12 @@ void ShareOut(const v1::JobSpec& spec, const TrainedParameters& parameters, int6
   plan.sharded = elements > 0 && ShardsOptimizer(spec, ranks);
   std::vector<ElementRange> whole;
   if (plan.sharded) whole = WholeRuns(optimizer, plan, parameters);
-  plan.buckets = CutBuckets(elements, whole, ranks);
+  plan.gradients_sharded = plan.sharded && ShardsGradients(spec, ranks);
+  std::vector<ElementRange> together;
+  if (plan.gradients_sharded) together = ElementsOfGradients(plan, parameters.dense);
+  plan.buckets = CutBuckets(elements, whole, ranks, together);
   if (!plan.sharded) return;
+  if (plan.gradients_sharded) ShareOutGradients(ranks, parameters.dense, plan);
 
   const auto add = [&](Tensor tensor) {
     plan.tensors.push_back(std::move(tensor));

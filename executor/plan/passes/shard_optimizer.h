@@ -30,7 +30,7 @@ TensorId AddAlias(const std::string& what, TensorId of, int64_t first, int64_t n
 bool ShardsOptimizer(const v1::JobSpec& spec, int64_t ranks);
 
 // Cuts the gradients among `ranks` ranks, more than one, and gives rank `rank` the optimizer's
-// state of its share if ShardsOptimizer.
+// state of its share if ShardsOptimizer, and the sums of its share if ShardsGradients.
 void ShareOut(const v1::JobSpec& spec, const TrainedParameters& parameters, int64_t ranks,
               int64_t rank, Plan& plan);
 

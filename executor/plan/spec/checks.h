@@ -28,7 +28,7 @@ absl::Status ResolveResources(v1::Resources& resources);
 absl::Status ResolveParallel(v1::Parallel& parallel, int64_t slots);
 // What is not built yet with parallel.tensor above 1, of a resolved spec.
 absl::Status CheckTensorParallel(const v1::JobSpec& spec);
-absl::Status CheckShard(const v1::Parallel& parallel, const v1::Optimizer& optimizer);
+absl::Status CheckShard(const v1::JobSpec& spec);
 absl::Status CheckArithmetic(const v1::Parallel& parallel);
 absl::Status ResolveEvaluation(v1::Evaluation& evaluation, bool held_out, int64_t micro_batch);
 absl::Status ResolveCheckpoint(v1::CheckpointPolicy& checkpoint);

@@ -25,4 +25,9 @@ inline Mesh MeshOf(const v1::JobSpec& spec) {
   return {.data = std::max<int64_t>(1, spec.resources().max_slots() / tensor), .tensor = tensor};
 }
 
+// Whether each of `ranks` ranks, or groups of them, keeps its share of the gradients' sums alone.
+inline bool ShardsGradients(const v1::JobSpec& spec, int64_t ranks) {
+  return ranks > 1 && spec.parallel().shard() == v1::Parallel::GRADIENTS;
+}
+
 }  // namespace trainyard::plan

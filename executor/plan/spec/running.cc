@@ -168,8 +168,9 @@ absl::Status CheckTensorParallel(const v1::JobSpec& spec) {
   if (spec.resources().device() != v1::Resources::CPU) {
     return NotBuilt("spec.resources.device", "a slot that may be a GPU" + with, "use CPU");
   }
-  if (spec.parallel().shard() == v1::Parallel::OPTIMIZER) {
-    return NotBuilt("spec.parallel.shard", "OPTIMIZER" + with, "use NONE");
+  const v1::Parallel::Shard shard = spec.parallel().shard();
+  if (shard != v1::Parallel::SHARD_UNSPECIFIED && shard != v1::Parallel::NONE) {
+    return NotBuilt("spec.parallel.shard", v1::Parallel::Shard_Name(shard) + with, "use NONE");
   }
   if (spec.optimizer().has_lamb() || spec.optimizer().has_muon()) {
     return NotBuilt("spec.optimizer",
@@ -186,23 +187,44 @@ absl::Status CheckTensorParallel(const v1::JobSpec& spec) {
   return absl::OkStatus();
 }
 
-// The default is not written down: workers of an older version know no such field.
-absl::Status CheckShard(const v1::Parallel& parallel, const v1::Optimizer& optimizer) {
+// What is not built of gradients that are sharded, or cannot be.
+absl::Status CheckShardedGradients(const v1::JobSpec& spec) {
   const std::string at = "spec.parallel.shard";
-  switch (parallel.shard()) {
+  if (spec.optimizer().has_muon()) return NotBuilt(at, "GRADIENTS with Muon", "use NONE");
+  if (spec.resources().device() != v1::Resources::CPU) {
+    return NotBuilt("spec.resources.device", "a slot that may be a GPU with " + at + " GRADIENTS",
+                    "use CPU, or shard OPTIMIZER");
+  }
+  const int64_t share = spec.training().batch_size() / spec.parallel().logical_ranks();
+  const int64_t micro_batch = spec.training().micro_batch_size();
+  if (share == micro_batch) return absl::OkStatus();
+  const int64_t wanted = spec.training().batch_size() / micro_batch;
+  return Invalid(
+      at, "GRADIENTS",
+      absl::StrCat(" hands out what a logical rank has made of its only micro-batch, and "
+                   "here each has ",
+                   share / micro_batch, ": set spec.parallel.logical_ranks to ", wanted,
+                   ", or spec.training.micro_batch_size to ", share, ", or shard OPTIMIZER"));
+}
+
+// The default is not written down: workers of an older version know no such field.
+absl::Status CheckShard(const v1::JobSpec& spec) {
+  const std::string at = "spec.parallel.shard";
+  switch (spec.parallel().shard()) {
     case v1::Parallel::SHARD_UNSPECIFIED:
     case v1::Parallel::NONE:
       return absl::OkStatus();
     case v1::Parallel::OPTIMIZER:
       // The plan would have to count what the rank with the largest matrix needs to step it.
-      if (optimizer.has_muon()) return NotBuilt(at, "OPTIMIZER with Muon", "use NONE");
+      if (spec.optimizer().has_muon()) return NotBuilt(at, "OPTIMIZER with Muon", "use NONE");
       return absl::OkStatus();
     case v1::Parallel::GRADIENTS:
+      return CheckShardedGradients(spec);
     case v1::Parallel::PARAMETERS:
-      return NotBuilt(at, v1::Parallel::Shard_Name(parallel.shard()), "use OPTIMIZER");
+      return NotBuilt(at, "PARAMETERS", "use GRADIENTS or OPTIMIZER");
     default:
-      return Invalid(at, static_cast<int>(parallel.shard()),
-                     " is nothing to share out; use NONE or OPTIMIZER, or leave it out");
+      return Invalid(at, static_cast<int>(spec.parallel().shard()),
+                     " is nothing to share out; use NONE, OPTIMIZER or GRADIENTS, or leave it out");
   }
 }
 

@@ -24,17 +24,19 @@ using ::testing::Each;
 
 constexpr int64_t kSteps = 3;
 
-// A job of eight logical ranks, each of two micro-batches.
+// A job of eight logical ranks, each of two micro-batches or, to shard gradients, one.
 v1::JobSpec EightRanks(const Family& family, const std::string& folder, int ranks,
                        v1::Parallel::Shard shard, int sharing = 1) {
   v1::JobSpec spec = SmallJob(family, folder, kSteps);
   spec.mutable_training()->set_batch_size(32);
-  spec.mutable_training()->set_micro_batch_size(2);
+  const bool gradients = shard == v1::Parallel::GRADIENTS;
+  spec.mutable_training()->set_micro_batch_size(gradients ? 4 : 2);
   spec.mutable_parallel()->set_logical_ranks(8);
   spec.mutable_parallel()->set_shard(shard);
   spec.mutable_resources()->set_min_slots(ranks);
   if (sharing > 1) spec.mutable_parallel()->mutable_layout()->set_tensor(sharing);
-  if (spec.parallel().tensor() > 1) spec.mutable_resources()->set_device(v1::Resources::CPU);
+  if (gradients || spec.parallel().tensor() > 1)
+    spec.mutable_resources()->set_device(v1::Resources::CPU);
   return plan::ResolveSpec(spec).value();
 }
 
@@ -74,7 +76,8 @@ class GangTraffic : public ::testing::TestWithParam<Family> {};
 TEST_P(GangTraffic, IsWhatThePlanSays) {
   const TempFolder folder;
   for (const int ranks : {2, 3, 5, 8}) {
-    for (const auto shard : {v1::Parallel::NONE, v1::Parallel::OPTIMIZER}) {
+    for (const auto shard :
+         {v1::Parallel::NONE, v1::Parallel::OPTIMIZER, v1::Parallel::GRADIENTS}) {
       const v1::JobSpec spec = EightRanks(GetParam(), folder.path(), ranks, shard);
       const auto dataset = data::OpenDataset(spec.data(), plan::WindowingOf(spec.model())).value();
       InThreads(ranks, [&](Communicator& communicator) {

@@ -7,7 +7,7 @@
 
 #include "storage/base/file.h"
 #include "tests/unit/engine/family.h"
-#include "tests/unit/engine/in_threads.h"
+#include "tests/unit/engine/on_ranks.h"
 
 namespace trainyard::engine {
 namespace {
@@ -120,27 +120,6 @@ TEST_P(TensorRun, RecomputesWithTheSameBits) {
   EXPECT_EQ(recomputed.TrainLosses(), kept.TrainLosses());
 }
 
-// What rank 0 saw of a run on `ranks` ranks, of which each `sharing` share the shards of some
-// logical ranks.
-class OnRanks {
- public:
-  OnRanks(v1::JobSpec spec, const std::string& root, int ranks, int sharing,
-          const std::optional<RestorePoint>& restore = std::nullopt) {
-    spec.mutable_resources()->set_min_slots(ranks);
-    if (sharing > 1) spec.mutable_parallel()->mutable_layout()->set_tensor(sharing);
-    InThreads(ranks, [&](Communicator& communicator) {
-      const auto device = kernels::OpenCpu(1).value();
-      RecordingObserver other;
-      RecordingObserver& observer = communicator.rank() == 0 ? seen : other;
-      const auto result = RunOn(*device, spec, root, observer, restore, 1, &communicator);
-      EXPECT_TRUE(result.ok()) << "rank " << communicator.rank() << " of " << ranks << ", "
-                               << sharing << " share: " << result.status();
-    });
-  }
-
-  RecordingObserver seen;
-};
-
 TEST_P(TensorRun, HasTheSameBitsOnRanksThatShareTheShards) {
   for (const auto compute : {v1::Precision::FP32, v1::Precision::BF16, v1::Precision::FP16}) {
     v1::JobSpec spec = Spec(4, 4);
@@ -166,6 +145,7 @@ TEST_P(TensorRun, HasTheSameBitsOnRanksThatShareTheShards) {
       const std::string of =
           " on " + std::to_string(ranks) + " of which " + std::to_string(sharing) + " share";
       const OnRanks gang(spec, Root(name + of), ranks, sharing);
+      gang.ExpectOk();
       EXPECT_EQ(gang.seen.TrainLosses(), whole.TrainLosses()) << of;
       EXPECT_EQ(gang.seen.Evaluations(), whole.Evaluations()) << of;
       ASSERT_EQ(gang.seen.checkpoints.size(), 2u) << of;
@@ -175,15 +155,18 @@ TEST_P(TensorRun, HasTheSameBitsOnRanksThatShareTheShards) {
     const WrittenCheckpoint& middle = whole.checkpoints[0];
     const RestorePoint from{.uri = middle.uri, .manifest_sha256 = middle.manifest_sha256};
     const OnRanks resumed(spec, Root(name), 4, 4, from);
+    resumed.ExpectOk();
     ASSERT_FALSE(resumed.seen.checkpoints.empty());
     expect_same(resumed.seen.checkpoints.back(), whole.checkpoints[1], "resumed");
     // One rank from what a gang wrote.
     const OnRanks begun(spec, Root(name + "begun"), 4, 2);
+    begun.ExpectOk();
     ASSERT_EQ(begun.seen.checkpoints.size(), 2u);
     const WrittenCheckpoint& of_gang = begun.seen.checkpoints[0];
     const OnRanks alone(
         spec, Root(name + "begun"), 1, 1,
         RestorePoint{.uri = of_gang.uri, .manifest_sha256 = of_gang.manifest_sha256});
+    alone.ExpectOk();
     ASSERT_FALSE(alone.seen.checkpoints.empty());
     expect_same(alone.seen.checkpoints.back(), whole.checkpoints[1], "resumed alone");
   }
@@ -201,6 +184,7 @@ TEST(TensorRunOfFewTokens, HasTheSameBits) {
   RecordingObserver whole;
   ASSERT_TRUE(RunOnCpu(spec, folder.path() + "/whole", whole).ok());
   const OnRanks gang(spec, folder.path() + "/shared", 4, 4);
+  gang.ExpectOk();
   ASSERT_FALSE(gang.seen.checkpoints.empty());
   EXPECT_EQ(gang.seen.checkpoints.back().weights_sha256, whole.checkpoints.back().weights_sha256);
 }

@@ -6,6 +6,8 @@
 #include <bit>
 #include <string>
 
+#include "absl/strings/str_cat.h"
+
 namespace trainyard::plan {
 namespace {
 
@@ -88,6 +90,38 @@ TEST(FoldTree, ARankHoldsFewSumsAtOnce) {
           << leaves << " on " << ranks;
     }
   }
+}
+
+// Ranks that take logical ranks in turn add them up as the tree does.
+TEST(FoldTree, RanksInTurnAddUpAllLeavesInOrder) {
+  for (const int64_t leaves : {1, 2, 3, 5, 8, 13, 64}) {
+    for (int64_t ranks = 1; ranks <= std::min<int64_t>(leaves, 9); ++ranks) {
+      const auto rounds = RoundsInTurn(leaves, ranks);
+      std::vector<std::vector<int64_t>> hosted(ranks);
+      std::vector<std::string> places(leaves);
+      int64_t leaf = 0;
+      for (const std::vector<LeafInTurn>& round : rounds) {
+        ASSERT_FALSE(round.empty());
+        for (const LeafInTurn& next : round) {
+          hosted[next.rank].push_back(leaf);
+          places[next.place] = absl::StrCat(leaf++);
+          for (int64_t fold = 0; fold < next.folds; ++fold) {
+            std::string& below = places[next.place - fold - 1];
+            below = absl::StrCat("(", below, "+", places[next.place - fold], ")");
+          }
+        }
+        EXPECT_LE(round.back().place - round.back().folds + 1, PlacesBetweenRounds(rounds));
+      }
+      EXPECT_EQ(leaf, leaves);
+      EXPECT_EQ(places[0], Reference(0, leaves));
+      for (int64_t rank = 0; rank < ranks; ++rank) {
+        EXPECT_EQ(hosted[rank], HostedInTurn(leaves, ranks, rank));
+        EXPECT_EQ(static_cast<int64_t>(hosted[rank].size()), HostedBy(leaves, ranks, rank).size());
+      }
+    }
+  }
+  EXPECT_EQ(PlacesBetweenRounds(RoundsInTurn(8, 8)), 1);
+  EXPECT_EQ(PlacesBetweenRounds(RoundsInTurn(8, 2)), 2);
 }
 
 }  // namespace

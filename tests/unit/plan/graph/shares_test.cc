@@ -55,6 +55,26 @@ TEST(Shares, EveryElementIsInOneSliceAndNoWholeRunIsCut) {
   }
 }
 
+TEST(Shares, ABucketHasAllOfWhatLiesTogether) {
+  const std::vector<ElementRange> together = {{0, 32},
+                                              {32, 3'000'000},
+                                              {3'000'000, 3'000'016},
+                                              {3'000'016, 3'100'000},
+                                              {3'100'000, 9'000'000}};
+  for (const int64_t ranks : {1, 2, 3, 8}) {
+    int64_t end = 0;
+    const std::vector<Bucket> buckets = CutBuckets(9'000'000, {}, ranks, together);
+    EXPECT_GT(buckets.size(), 1u);
+    for (const Bucket& bucket : buckets) {
+      EXPECT_EQ(bucket.elements.first, end);
+      end = bucket.elements.end;
+      const auto ends = [&](const ElementRange& run) { return run.end == end; };
+      EXPECT_TRUE(std::any_of(together.begin(), together.end(), ends)) << end;
+    }
+    EXPECT_EQ(end, 9'000'000);
+  }
+}
+
 TEST(Shares, RanksHaveAboutAsMuch) {
   constexpr int64_t kElements = 70'000'000, kRanks = 8;
   std::vector<int64_t> of_rank(kRanks);

@@ -7,6 +7,8 @@
 #include <set>
 
 #include "executor/plan/ops/op.h"
+#include "executor/plan/passes/bucket_order.h"
+#include "executor/plan/passes/shard_gradients.h"
 #include "tests/unit/plan/specs.h"
 
 namespace trainyard::plan {
@@ -99,6 +101,7 @@ class Ownership {
 
  private:
   void TakeRun(const Zero& zero) {
+    if (plan_.gradients_sharded) return;  // each is zeroed by itself
     const int64_t end = plan_.offsets[zero.x] + BytesTouched(plan_, zero, zero.x);
     for (const TensorId id : plan_.gradients) {
       if (plan_.offsets[id] >= plan_.offsets[zero.x] && plan_.offsets[id] < end) Take(id);
@@ -247,6 +250,10 @@ std::vector<ModelCase> SmallModels() {
     shared.spec.mutable_resources()->set_max_slots(3);
     shared.spec.mutable_resources()->set_device(v1::Resources::CPU);
     cases.push_back(shared);
+    shared.name = "three ranks that shard gradients";
+    shared.spec.mutable_training()->set_batch_size(10);
+    shared.spec.mutable_parallel()->set_shard(v1::Parallel::GRADIENTS);
+    cases.push_back(shared);
   }
   ModelCase bottlenecks = {"resnet of bottlenecks", ResnetSpec(), ImageFacts(64, 64, 3, 10)};
   bottlenecks.spec.mutable_model()->mutable_resnet()->set_depth(50);
@@ -298,6 +305,23 @@ std::vector<ModelCase> SmallModels() {
   return cases;
 }
 
+// Gradients that are sharded are there until their bucket is exchanged, and no others longer.
+void RunMicro(const Plan& plan, Ownership& ownership) {
+  const std::vector<ElementRange> elements = ElementsOfGradients(plan, plan.gradients.size());
+  for (size_t i = 0; i < plan.micro.size(); ++i) {
+    ownership.Run({plan.micro[i]}, "micro");
+    if (!plan.gradients_sharded) continue;
+    for (const ReadyBucket& ready : BucketOrder(plan)) {
+      const auto at = static_cast<int64_t>(i);
+      if (at < ready.after_op || at > ready.free_after_op) continue;
+      for (size_t g = 0; g < plan.gradients.size(); ++g) {
+        if (Common(plan.buckets[ready.bucket].elements, elements[g]).size() == 0) continue;
+        ownership.ExpectOwns(plan.gradients[g], "gradients of a bucket");
+      }
+    }
+  }
+}
+
 TEST(Memory, NothingIsOverwrittenBeforeItsLastReader) {
   for (const ModelCase& c : SmallModels()) {
     SCOPED_TRACE(absl::StrCat(c.name, " ", c.spec.precision().ShortDebugString()));
@@ -311,9 +335,11 @@ TEST(Memory, NothingIsOverwrittenBeforeItsLastReader) {
         ownership.Take(plan.input);
         if (plan.ids != kNone) ownership.Take(plan.ids);
         ownership.Take(plan.target);
-        ownership.Run(plan.micro, "micro");
+        RunMicro(plan, ownership);
       }
-      for (const TensorId id : plan.gradients) ownership.ExpectOwns(id, "all gradients");
+      for (const TensorId id : plan.gradients) {
+        if (!plan.gradients_sharded) ownership.ExpectOwns(id, "all gradients");
+      }
       ownership.Run(plan.norm, "norm");
       ownership.Run(plan.end, "end");
       ownership.Run(plan.gathered, "gathered");
@@ -357,8 +383,8 @@ TEST(Memory, OpsStayWithinTheirRegions) {
       return plan.tensors[id].kind;
     };
     for (const auto* ops :
-         {&plan.copy, &plan.begin, &plan.zero, &plan.micro, &plan.norm_leaves, &plan.norm,
-          &plan.end, &plan.gathered, &plan.evaluate_begin, &plan.evaluate}) {
+         {&plan.copy, &plan.begin, &plan.zero, &plan.micro, &plan.clear_padding, &plan.norm_leaves,
+          &plan.norm, &plan.end, &plan.gathered, &plan.evaluate_begin, &plan.evaluate}) {
       for (const Op& op : *ops) {
         for (const Touch& t : TouchesOf(op)) {
           const int64_t bytes = BytesTouched(plan, op, t.id);
@@ -373,7 +399,8 @@ TEST(Memory, OpsStayWithinTheirRegions) {
               ok = within(t.id, bytes, plan.copy_region);
               break;
             case TensorKind::kGradient:
-              ok = within(t.id, bytes, plan.gradient_region);
+              ok = within(t.id, bytes,
+                          plan.gradients_sharded ? plan.activation_region : plan.gradient_region);
               break;
             case TensorKind::kOptimizerState:
               ok = within(t.id, bytes, plan.optimizer_region);
@@ -395,7 +422,8 @@ TEST(Memory, OpsStayWithinTheirRegions) {
               ok = within(t.id, bytes, plan.sums_region);
               break;
             case TensorKind::kPartialSum:
-              ok = within(t.id, bytes, plan.partial_region);
+              ok = within(t.id, bytes, plan.partial_region) ||
+                   within(t.id, bytes, plan.share_region);
               break;
             case TensorKind::kInput:
             case TensorKind::kActivation:
@@ -430,8 +458,8 @@ TEST(Memory, RegionsFollowOneAnotherAndEveryByteBelongsToATensor) {
     for (const Region& region :
          {plan.parameter_region, plan.copy_region, plan.optimizer_region, plan.ema_region,
           plan.buffer_region, plan.pending_region, plan.moments_region, plan.scalar_region,
-          plan.leaves_region, plan.partial_region, plan.sums_region, plan.gradient_region,
-          plan.activation_region}) {
+          plan.leaves_region, plan.partial_region, plan.share_region, plan.sums_region,
+          plan.gradient_region, plan.activation_region}) {
       EXPECT_EQ(region.offset, end);
       EXPECT_EQ(region.offset % kAlignment, 0);
       end = region.end();
@@ -442,6 +470,10 @@ TEST(Memory, RegionsFollowOneAnotherAndEveryByteBelongsToATensor) {
     covered.back() = true;
     for (const Region& narrow : {plan.copy_region, NarrowGradients(plan)}) {
       if (narrow.bytes > 0) covered[Align(narrow.end()) / kLine - 1] = true;
+    }
+    // As much as the rank that has most, in as many places as the tree needs.
+    for (int64_t at = plan.share_region.offset; at < plan.share_region.end(); at += kLine) {
+      covered[at / kLine] = true;
     }
     for (size_t i = 0; i < plan.tensors.size(); ++i) {
       const Tensor& tensor = plan.tensors[i];
@@ -467,7 +499,8 @@ TEST(Memory, ActivationsTakeLittleMoreThanTheyMust) {
     const double slack = c.spec.training().has_recompute() ? 1.08 : 1.02;
     EXPECT_LE(static_cast<double>(plan.activation_bytes - kAlignment),
               slack * static_cast<double>(least));
-    EXPECT_LE(plan.activation_region.bytes, plan.activation_bytes + plan.step_copy_bytes);
+    EXPECT_LE(plan.activation_region.bytes,
+              plan.activation_bytes + plan.step_copy_bytes + plan.exchanged_gradient_bytes);
   }
   const Plan gpt2 = PlanOf(Gpt2Spec(), TokenFacts(50257));
   EXPECT_LE(static_cast<double>(gpt2.activation_bytes),
@@ -481,6 +514,7 @@ TEST(Memory, WhatPadsAGradientIsNobodyElses) {
     SCOPED_TRACE(c.name);
     const Plan plan = PlanOf(c.spec, c.facts);
     for (const TensorId gradient : plan.gradients) {
+      if (plan.gradients_sharded) break;  // cleared in the sums
       const int64_t begin = plan.offsets[gradient] + plan.tensors[gradient].bytes();
       const int64_t end = plan.offsets[gradient] + BytesInRun(plan.tensors[gradient]);
       padded += end > begin;

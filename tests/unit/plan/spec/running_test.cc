@@ -71,9 +71,25 @@ const std::vector<BadSpec>& RunningTable() {
        "spec.parallel.logical_ranks: 1 cannot be shared by 2 slots: each takes at least one; use 2 "
        "or "
        "more, or fewer slots"},
-      {"gradients are not sharded", MlpSpec,
+      {"gradients are not sharded on GPUs", MlpSpec,
        [](auto& s) { s.mutable_parallel()->set_shard(v1::Parallel::GRADIENTS); }, kUnbuilt,
-       "spec.parallel.shard: GRADIENTS is not built yet; use OPTIMIZER"},
+       "spec.resources.device: a slot that may be a GPU with spec.parallel.shard GRADIENTS is not "
+       "built yet; use CPU, or shard OPTIMIZER"},
+      {"gradients of several micro-batches are not sharded", MlpSpec,
+       [](auto& s) {
+         s.mutable_resources()->set_device(v1::Resources::CPU);
+         s.mutable_training()->set_batch_size(32);
+         s.mutable_training()->set_micro_batch_size(4);
+         s.mutable_parallel()->set_logical_ranks(2);
+         s.mutable_parallel()->set_shard(v1::Parallel::GRADIENTS);
+       },
+       kInvalid,
+       "spec.parallel.shard: GRADIENTS hands out what a logical rank has made of its only "
+       "micro-batch, and here each has 4: set spec.parallel.logical_ranks to 8, or "
+       "spec.training.micro_batch_size to 16, or shard OPTIMIZER"},
+      {"parameters are not sharded", MlpSpec,
+       [](auto& s) { s.mutable_parallel()->set_shard(v1::Parallel::PARAMETERS); }, kUnbuilt,
+       "spec.parallel.shard: PARAMETERS is not built yet; use GRADIENTS or OPTIMIZER"},
       {"more shards of layers than can be planned", GptSpec,
        [](auto& s) {
          s.mutable_model()->mutable_gpt()->set_layers(100);

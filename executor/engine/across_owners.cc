@@ -1,0 +1,68 @@
+#include "executor/engine/across_owners.h"
+
+#include <algorithm>
+
+#include "executor/engine/exchanging_program.h"
+#include "executor/plan/passes/shard_gradients.h"
+#include "storage/base/status.h"
+
+namespace trainyard::engine {
+
+AcrossOwners::AcrossOwners(Session& session, const Gang& gang)
+    : AcrossHosts(session, gang),
+      sum_(gang.communicator(), session.plan(), session.InMemory(session.plan().share_region)),
+      tasks_(session.plan().buckets.size()) {}
+
+kernels::Kernels AcrossOwners::WithExchanges(const kernels::Kernels& micro, int64_t, int64_t) {
+  kernels::Kernels all = WithStarts(
+      micro, order_,
+      [this](size_t bucket, kernels::Stream&) { Start(bucket, GradientsOf(bucket)); },
+      [this](size_t bucket, kernels::Stream&) { AwaitTask(tasks_[bucket]); });
+  all.push_back({.launch = [this](kernels::Stream&) { EndRound(places_[0].sums); }});
+  return all;
+}
+
+absl::Span<float> AcrossOwners::GradientsOf(size_t bucket) const {
+  const plan::Plan& plan = session_.plan();
+  const plan::ElementRange& elements = plan.buckets[bucket].elements;
+  const plan::Region region = {.offset = plan.offsets[plan::FirstGradientOf(plan, bucket)],
+                               .bytes = elements.size() * static_cast<int64_t>(sizeof(float))};
+  return {reinterpret_cast<float*>(session_.InMemory(region).data()),
+          static_cast<size_t>(elements.size())};
+}
+
+void AcrossOwners::Start(size_t bucket, absl::Span<float> gradients) {
+  BeginExchanges();
+  tasks_[bucket] = lane_.Start([this, bucket, gradients, round = round_, bound = bound_] {
+    return Guarded(bound, [&] { return sum_.Reduce(bucket, round, gradients); });
+  });
+}
+
+void AcrossOwners::EndRound(absl::Span<double> own) {
+  BeginExchanges();
+  const size_t n = places_[0].sums.size();
+  AwaitTask(lane_.Start([this, own, n, round = round_, bound = bound_] {
+    return Guarded(bound, [&] { return sum_.AddSums(round, own, n); });
+  }));
+  ++round_;
+}
+
+absl::Status AcrossOwners::AwaitSums() {
+  TY_RETURN_IF_ERROR(session_.Synchronize());
+  while (round_ < sum_.rounds()) {
+    for (const plan::ReadyBucket& ready : order_) Start(ready.bucket, {});
+    EndRound({});
+  }
+  round_ = 0;
+  exchanging_ = false;
+  TY_RETURN_IF_ERROR(lane_.Wait());
+  std::copy(sum_.sums().begin(), sum_.sums().end(), places_[0].sums.begin());
+  return absl::OkStatus();
+}
+
+absl::Status AcrossOwners::CompleteLeaves() {
+  TY_RETURN_IF_ERROR(session_.Synchronize());
+  return Guarded(bound_, [&] { return sum_.CompleteLeaves(); });
+}
+
+}  // namespace trainyard::engine

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "executor/engine/across_hosts.h"
+#include "executor/engine/sum_to_owners.h"
+
+namespace trainyard::engine {
+
+// AcrossHosts where gradients are sharded: each micro-batch, which is all of a logical rank, hands
+// out its gradients while its backward pass goes on, and waits for a bucket before what follows
+// needs its memory.
+class AcrossOwners : public AcrossHosts {
+ public:
+  AcrossOwners(Session& session, const Gang& gang);
+  ~AcrossOwners() override { lane_.End(); }  // before what it uses goes
+
+  // Of every micro-batch: each is a round.
+  kernels::Kernels WithExchanges(const kernels::Kernels& micro, int64_t partial,
+                                 int64_t folds) override;
+  // Takes part in the rounds that are left, in which this rank has no logical rank.
+  absl::Status AwaitSums() override;
+  absl::Status AddSums() override { return AwaitSums(); }
+  absl::Status CompleteLeaves() override;
+
+ private:
+  // Of this rank's logical rank of the round; its elements lie side by side.
+  absl::Span<float> GradientsOf(size_t bucket) const;
+  void Start(size_t bucket, absl::Span<float> gradients);
+  // Hands out losses and targets, and waits until all of the round is handed out.
+  void EndRound(absl::Span<double> own);
+
+  SumToOwners sum_;
+  std::vector<int64_t> tasks_;  // on the lane, by bucket
+  int64_t round_ = 0;
+};
+
+}  // namespace trainyard::engine

@@ -1,0 +1,167 @@
+#include "executor/engine/sum_to_owners.h"
+
+#include <algorithm>
+
+#include "executor/plan/cost/gang_memory.h"
+#include "storage/base/status.h"
+
+namespace trainyard::engine {
+namespace {
+
+constexpr int64_t kPiece = plan::kExchangedElements;
+
+// What is left of `slice` from `begin` elements after its start, at most a piece.
+plan::ElementRange PieceOf(const plan::ElementRange& slice, int64_t begin) {
+  const int64_t first = std::min(slice.first + begin, slice.end);
+  return {first, std::min(first + kPiece, slice.end)};
+}
+
+// How many sums there are at once in the middle of a round.
+int64_t MostPlaces(const std::vector<std::vector<plan::LeafInTurn>>& rounds) {
+  int64_t most = 0;
+  for (const std::vector<plan::LeafInTurn>& round : rounds) {
+    for (const plan::LeafInTurn& leaf : round) most = std::max(most, leaf.place + 1);
+  }
+  return most;
+}
+
+// Puts `part`, of `n`, on top of the places, `at(place)`, as `leaf` says.
+template <typename T, typename At>
+void Push(const plan::LeafInTurn& leaf, const T* part, size_t n, const At& at) {
+  if (leaf.folds == 0) {
+    T* const top = at(leaf.place);
+    std::copy_n(part, n, top);
+    return;
+  }
+  for (int64_t fold = 0; fold < leaf.folds; ++fold) {
+    T* const total = at(leaf.place - fold - 1);
+    const T* const top = fold == 0 ? part : at(leaf.place - fold);
+    for (size_t i = 0; i < n; ++i) total[i] += top[i];
+  }
+}
+
+}  // namespace
+
+SumToOwners::SumToOwners(Communicator& gang, const plan::Plan& plan, absl::Span<char> shares)
+    : gang_(gang),
+      plan_(plan),
+      shares_(shares),
+      rounds_(plan::RoundsInTurn(plan.logical_ranks, gang.size())) {
+  const int64_t most = MostPlaces(rounds_);
+  received_.resize(gang.size() * kPiece);
+  waiting_.resize(std::max<int64_t>(0, most - plan.share_places) * kPiece);
+  sums_of_places_.resize(most);
+}
+
+bool SumToOwners::InRound(int rank, int64_t round) const {
+  return std::any_of(rounds_[round].begin(), rounds_[round].end(),
+                     [&](const plan::LeafInTurn& leaf) { return leaf.rank == rank; });
+}
+
+template <typename Send, typename Receive>
+absl::Status SumToOwners::Exchange(int64_t round, const Send& send, const Receive& receive) {
+  transfers_.clear();
+  const bool sends = InRound(gang_.rank(), round);
+  for (int rank = 0; rank < gang_.size(); ++rank) {
+    if (rank == gang_.rank()) continue;
+    Transfer transfer{.peer = rank};
+    if (sends) transfer.send = Sent(send(rank));
+    if (InRound(rank, round)) transfer.receive = Received(receive(rank));
+    transfers_.push_back(transfer);
+  }
+  return gang_.Exchange(transfers_);
+}
+
+float* SumToOwners::InShare(size_t bucket, int64_t place, int64_t element) const {
+  const plan::GradientShare& share = plan_.gradient_shares[bucket];
+  const int64_t at = plan_.offsets[share.sum] - plan_.share_region.offset +
+                     place * plan_.share_bytes +
+                     (element - share.elements.first) * static_cast<int64_t>(sizeof(float));
+  return reinterpret_cast<float*>(shares_.data() + at);
+}
+
+absl::Status SumToOwners::Reduce(size_t bucket, int64_t round, absl::Span<float> gradients) {
+  int64_t longest = 0;
+  for (const plan::ElementRange& slice : plan_.buckets[bucket].slices) {
+    longest = std::max(longest, slice.size());
+  }
+  for (int64_t begin = 0; begin < longest; begin += kPiece) {
+    TY_RETURN_IF_ERROR(ReducePiece(bucket, round, gradients, begin));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SumToOwners::ReducePiece(size_t bucket, int64_t round, absl::Span<float> gradients,
+                                      int64_t begin) {
+  const plan::Bucket& cut = plan_.buckets[bucket];
+  const int me = gang_.rank();
+  const plan::ElementRange mine = PieceOf(cut.slices[me], begin);
+  const auto made = [&](int rank) {  // what this rank's logical rank made of the slice of `rank`
+    const plan::ElementRange piece = PieceOf(cut.slices[rank], begin);
+    return gradients.subspan(piece.first - cut.elements.first, piece.size());
+  };
+  const auto received = [&](int rank) {
+    return absl::MakeSpan(received_).subspan(rank * kPiece, mine.size());
+  };
+  TY_RETURN_IF_ERROR(Exchange(round, made, received));
+  if (mine.size() == 0) return absl::OkStatus();
+  const auto at = [&](int64_t place) {
+    return place < plan_.share_places ? InShare(bucket, place, mine.first)
+                                      : &waiting_[(place - plan_.share_places) * kPiece];
+  };
+  for (const plan::LeafInTurn& leaf : rounds_[round]) {
+    const int rank = static_cast<int>(leaf.rank);
+    const absl::Span<float> part = rank == me ? made(me) : received(rank);
+    Push(leaf, part.data(), part.size(), at);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SumToOwners::AddSums(int64_t round, absl::Span<double> own, size_t n) {
+  received_sums_.resize(gang_.size() * n);
+  for (std::vector<double>& place : sums_of_places_) place.resize(n);
+  const auto received = [&](int rank) {
+    return absl::MakeSpan(received_sums_).subspan(rank * n, n);
+  };
+  TY_RETURN_IF_ERROR(Exchange(
+      round, [&](int) { return own; }, received));
+  for (const plan::LeafInTurn& leaf : rounds_[round]) {
+    const int rank = static_cast<int>(leaf.rank);
+    const absl::Span<double> part = rank == gang_.rank() ? own : received(rank);
+    Push(leaf, part.data(), n, [&](int64_t place) { return sums_of_places_[place].data(); });
+  }
+  return absl::OkStatus();
+}
+
+absl::Span<float> SumToOwners::Find(const plan::ElementRange& elements, bool in_slice) const {
+  for (size_t b = 0; b < plan_.buckets.size(); ++b) {
+    const plan::ElementRange& slice = plan_.buckets[b].slices[gang_.rank()];
+    if ((plan::Common(slice, elements).size() > 0) != in_slice) continue;
+    if (plan::Common(plan_.gradient_shares[b].elements, elements) != elements) continue;
+    return {InShare(b, 0, elements.first), static_cast<size_t>(elements.size())};
+  }
+  TY_CHECK(false, "no share of rank ", gang_.rank(), " has elements ", elements.first, " to ",
+           elements.end);
+}
+
+// Ranks that have nothing to do with a leaf go on to the next: all in the same order.
+absl::Status SumToOwners::CompleteLeaves() {
+  const int me = gang_.rank();
+  for (const plan::SharedLeaf& leaf : plan::DividedLeaves(plan_.buckets)) {
+    if (leaf.owner == me && leaf.holder == me) {
+      const absl::Span<float> from = Find(leaf.elements, /*in_slice=*/true);
+      std::copy(from.begin(), from.end(), Find(leaf.elements, /*in_slice=*/false).begin());
+    } else if (leaf.owner == me) {
+      const Transfer from{.peer = static_cast<int>(leaf.holder),
+                          .receive = Received(Find(leaf.elements, /*in_slice=*/false))};
+      TY_RETURN_IF_ERROR(gang_.Exchange({&from, 1}));
+    } else if (leaf.holder == me) {
+      const Transfer to{.peer = static_cast<int>(leaf.owner),
+                        .send = Sent(Find(leaf.elements, /*in_slice=*/true))};
+      TY_RETURN_IF_ERROR(gang_.Exchange({&to, 1}));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace trainyard::engine

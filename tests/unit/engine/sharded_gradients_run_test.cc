@@ -1,0 +1,120 @@
+// Runs whose ranks keep no gradients but their shares of the sums.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "storage/base/file.h"
+#include "tests/unit/engine/family.h"
+#include "tests/unit/engine/on_ranks.h"
+
+namespace trainyard::engine {
+namespace {
+
+class ShardedGradientsRun : public testing::TestWithParam<Family> {
+ protected:
+  // Of `logical_ranks` logical ranks of one micro-batch each.
+  v1::JobSpec Spec(int64_t steps, int logical_ranks) const {
+    v1::JobSpec spec = SmallJob(GetParam(), folder_.path(), steps);
+    spec.mutable_resources()->set_device(v1::Resources::CPU);
+    v1::Training& training = *spec.mutable_training();
+    training.set_batch_size(2 * logical_ranks);
+    training.set_micro_batch_size(2);
+    training.set_log_every(1);
+    spec.mutable_parallel()->set_logical_ranks(logical_ranks);
+    spec.mutable_checkpoint()->set_every_steps(2);
+    spec.mutable_evaluation()->set_every_steps(2);
+    return spec;
+  }
+
+  static v1::JobSpec Sharded(v1::JobSpec spec) {
+    spec.mutable_parallel()->set_shard(v1::Parallel::GRADIENTS);
+    return spec;
+  }
+
+  std::string Root(const std::string& name) const { return folder_.path() + "/" + name; }
+
+  static void ExpectSame(const WrittenCheckpoint& found, const WrittenCheckpoint& expected) {
+    EXPECT_EQ(found.weights_sha256, expected.weights_sha256);
+    const std::string state = "/trainer_state/optimizer.safetensors";
+    const auto read = [&](const WrittenCheckpoint& checkpoint) {
+      return ReadFile(checkpoint.uri + state, int64_t{1} << 24).value_or("");
+    };
+    EXPECT_FALSE(read(expected).empty());
+    EXPECT_TRUE(read(found) == read(expected));
+  }
+
+  TempFolder folder_;
+};
+
+TEST_P(ShardedGradientsRun, HasTheBitsOfOneRank) {
+  for (const int logical_ranks : {8, 5}) {
+    for (const auto compute : {v1::Precision::FP32, v1::Precision::BF16, v1::Precision::FP16}) {
+      v1::JobSpec spec = Spec(4, logical_ranks);
+      spec.mutable_precision()->set_compute(compute);
+      const std::string name = absl::StrCat(logical_ranks, " in ", compute);
+      const OnRanks whole(spec, Root(name), 1);
+      whole.ExpectOk();
+      ASSERT_EQ(whole.seen.checkpoints.size(), 2u);
+      for (const int ranks : {2, 3, logical_ranks}) {
+        SCOPED_TRACE(absl::StrCat(name, " on ", ranks));
+        const OnRanks gang(Sharded(spec), Root(absl::StrCat(name, " on ", ranks)), ranks);
+        gang.ExpectOk();
+        EXPECT_EQ(gang.seen.TrainLosses(), whole.seen.TrainLosses());
+        EXPECT_EQ(gang.seen.Evaluations(), whole.seen.Evaluations());
+        ASSERT_EQ(gang.seen.checkpoints.size(), 2u);
+        for (const size_t i : {0, 1}) {
+          ExpectSame(gang.seen.checkpoints[i], whole.seen.checkpoints[i]);
+        }
+      }
+    }
+  }
+}
+
+// From what ranks wrote that have gradients of their own, and the other way round.
+TEST_P(ShardedGradientsRun, ResumesOnAnotherLayout) {
+  const v1::JobSpec spec = Spec(4, 4);
+  const OnRanks whole(spec, Root("whole"), 2);
+  const OnRanks sharded(Sharded(spec), Root("sharded"), 3);
+  ASSERT_EQ(whole.seen.checkpoints.size(), 2u);
+  ASSERT_EQ(sharded.seen.checkpoints.size(), 2u);
+  const auto first_of = [](const OnRanks& run) {
+    const WrittenCheckpoint& first = run.seen.checkpoints[0];
+    return RestorePoint{.uri = first.uri, .manifest_sha256 = first.manifest_sha256};
+  };
+  const OnRanks gone_on(Sharded(spec), Root("whole"), 4, 1, first_of(whole));
+  const OnRanks alone(spec, Root("sharded"), 1, 1, first_of(sharded));
+  for (const OnRanks* run : {&gone_on, &alone}) {
+    run->ExpectOk();
+    ASSERT_FALSE(run->seen.checkpoints.empty());
+    ExpectSame(run->seen.checkpoints.back(), whole.seen.checkpoints[1]);
+  }
+}
+
+// The search for what is not finite makes the same exchanges, and finds the same.
+TEST_P(ShardedGradientsRun, NamesWhatIsNotFinite) {
+  v1::JobSpec spec = Spec(6, 4);
+  spec.mutable_checkpoint()->clear_every_steps();
+  spec.mutable_schedule()->set_learning_rate(1e38);
+  spec.mutable_schedule()->set_warmup_steps(0);
+  spec.mutable_optimizer()->clear_clip_norm();
+  const OnRanks whole(spec, Root("whole"), 1);
+  ASSERT_FALSE(whole.ended[0].ok());
+  const OnRanks gang(Sharded(spec), Root("gang"), 3);
+  for (const absl::Status& ended : gang.ended) EXPECT_EQ(ended, whole.ended[0]);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Families, ShardedGradientsRun,
+    testing::Values(
+        Family{"gpt", "model { gpt { layers: 2 heads: 3 width: 12 context: 8 dropout: 0.1 } }"},
+        Family{"llama",
+               "model { llama { layers: 2 heads: 4 kv_heads: 2 width: 16 context: 8 mlp_width: 21 "
+               "} } optimizer { lamb {} }"},
+        Family{"mlp", "model { mlp { hidden: 37 hidden: 11 } } optimizer { sgd { momentum: 0.9 } }",
+               Family::kImages},
+        Family{"resnet", "model { resnet { depth: 18 stem: CIFAR width: 4 } }", Family::kImages},
+        Family{"dlrm", "model { dlrm { embedding_width: 4 bottom: 64 top: 6 } }", Family::kClicks}),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace trainyard::engine
