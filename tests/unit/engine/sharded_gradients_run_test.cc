@@ -47,24 +47,28 @@ class ShardedGradientsRun : public testing::TestWithParam<Family> {
 };
 
 TEST_P(ShardedGradientsRun, HasTheBitsOfOneRank) {
-  for (const int logical_ranks : {8, 5}) {
-    for (const auto compute : {v1::Precision::FP32, v1::Precision::BF16, v1::Precision::FP16}) {
-      v1::JobSpec spec = Spec(4, logical_ranks);
-      spec.mutable_precision()->set_compute(compute);
-      const std::string name = absl::StrCat(logical_ranks, " in ", compute);
-      const OnRanks whole(spec, Root(name), 1);
-      whole.ExpectOk();
-      ASSERT_EQ(whole.seen.checkpoints.size(), 2u);
-      for (const int ranks : {2, 3, logical_ranks}) {
-        SCOPED_TRACE(absl::StrCat(name, " on ", ranks));
-        const OnRanks gang(Sharded(spec), Root(absl::StrCat(name, " on ", ranks)), ranks);
-        gang.ExpectOk();
-        EXPECT_EQ(gang.seen.TrainLosses(), whole.seen.TrainLosses());
-        EXPECT_EQ(gang.seen.Evaluations(), whole.seen.Evaluations());
-        ASSERT_EQ(gang.seen.checkpoints.size(), 2u);
-        for (const size_t i : {0, 1}) {
-          ExpectSame(gang.seen.checkpoints[i], whole.seen.checkpoints[i]);
-        }
+  struct Case {
+    int logical_ranks;
+    v1::Precision::Compute compute;
+    std::vector<int> ranks;
+  };
+  for (const Case& c : {Case{8, v1::Precision::FP32, {3, 8}}, Case{5, v1::Precision::BF16, {2}},
+                        Case{4, v1::Precision::FP16, {3}}}) {
+    v1::JobSpec spec = Spec(4, c.logical_ranks);
+    spec.mutable_precision()->set_compute(c.compute);
+    const std::string name = absl::StrCat(c.logical_ranks, " in ", c.compute);
+    const OnRanks whole(spec, Root(name), 1);
+    whole.ExpectOk();
+    ASSERT_EQ(whole.seen.checkpoints.size(), 2u);
+    for (const int ranks : c.ranks) {
+      SCOPED_TRACE(absl::StrCat(name, " on ", ranks));
+      const OnRanks gang(Sharded(spec), Root(absl::StrCat(name, " on ", ranks)), ranks);
+      gang.ExpectOk();
+      EXPECT_EQ(gang.seen.TrainLosses(), whole.seen.TrainLosses());
+      EXPECT_EQ(gang.seen.Evaluations(), whole.seen.Evaluations());
+      ASSERT_EQ(gang.seen.checkpoints.size(), 2u);
+      for (const size_t i : {0, 1}) {
+        ExpectSame(gang.seen.checkpoints[i], whole.seen.checkpoints[i]);
       }
     }
   }
