@@ -40,18 +40,20 @@ int64_t PlaceGradients(int64_t end, Plan& plan) {
 // Packs the activations of lists of ops that take turns.
 class Activations {
  public:
-  explicit Activations(Plan& plan) : plan_(plan), within_(plan.tensors.size(), -1) {}
+  explicit Activations(Plan& plan)
+      : plan_(plan),
+        gradients_(plan.gradients_sharded ? plan.share_region : plan.gradient_region),
+        within_(plan.tensors.size(), -1) {}
 
   // Returns the bytes beyond the gradients.
   int64_t Place() {
-    const int64_t gradients = plan_.gradient_region.bytes;
     const int64_t micro = Pack(plan_.micro, {}, GradientsInMicro(plan_), GradientRuns(plan_));
     const int64_t evaluation = PackEvaluation();
     const auto last = static_cast<int64_t>(plan_.end.size());
     const int64_t optimizer =
-        Pack(plan_.end, {}, {{.bytes = gradients, .first = -1, .last = last}});
+        Pack(plan_.end, {}, {{.bytes = gradients_.bytes, .first = -1, .last = last}});
     for (size_t i = 0; i < within_.size(); ++i) {
-      if (within_[i] >= 0) plan_.offsets[i] = plan_.gradient_region.offset + within_[i];
+      if (within_[i] >= 0) plan_.offsets[i] = gradients_.offset + within_[i];
     }
     return std::max({int64_t{0}, micro, evaluation, optimizer});
   }
@@ -69,7 +71,7 @@ class Activations {
   int64_t Pack(const std::vector<Op>& ops, const std::vector<TensorId>& results,
                const std::vector<ReservedRange>& reserved,
                const std::vector<TensorRun>& runs = {}) {
-    const int64_t gradients = plan_.gradient_region.bytes;
+    const int64_t gradients = gradients_.bytes;
     const int64_t alone = PackActivations(plan_.tensors, ops, results, within_, {}, runs);
     const int64_t end = PackActivations(plan_.tensors, ops, results, within_, reserved, runs);
     if (end - gradients <= alone) return end - gradients;
@@ -80,7 +82,8 @@ class Activations {
   }
 
   Plan& plan_;
-  std::vector<int64_t> within_;  // offsets from the start of the gradients; -1: not an activation
+  const Region gradients_;       // of which activations may take what is not needed yet
+  std::vector<int64_t> within_;  // offsets from their start; -1: not an activation
 };
 
 int64_t BytesOfActivations(const Plan& plan) {
@@ -152,6 +155,7 @@ void LayOut(const std::vector<TensorId>& scalars, Plan& plan) {
       place({plan.partial_sums[p - 1].sums, plan.partial_sums[p - 1].gradients});
     }
   });
+  plan.sums_region = region([&] { place(sums); });
   plan.share_region = region([&] {
     std::vector<TensorId> shares;
     for (const GradientShare& share : plan.gradient_shares) shares.push_back(share.sum);
@@ -159,7 +163,6 @@ void LayOut(const std::vector<TensorId>& scalars, Plan& plan) {
     place(shares);
     end = begin + plan.share_places * plan.share_bytes;
   });
-  plan.sums_region = region([&] { place(sums); });
   plan.gradient_region = region([&] {
     if (!plan.gradients_sharded) end = PlaceGradients(end, plan);
     if (plan.row_gradient != kNone) place({plan.row_gradient, plan.row_ids});

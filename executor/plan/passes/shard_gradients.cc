@@ -98,6 +98,24 @@ TensorId FirstGradientOf(const Plan& plan, size_t bucket) {
   return plan.gradients[first];
 }
 
+std::vector<ReservedRange> SharesInMicro(const Plan& plan) {
+  const auto end = static_cast<int64_t>(plan.micro.size());
+  const auto ranks = static_cast<int64_t>(plan.buckets.empty() ? 1 : plan.buckets[0].slices.size());
+  if (plan.logical_ranks > ranks) {
+    return {{.offset = 0, .bytes = plan.share_region.bytes, .first = -1, .last = end}};
+  }
+  std::vector<ReservedRange> reserved;
+  for (const ReadyBucket& ready : BucketOrder(plan)) {
+    const TensorId sum = plan.gradient_shares[ready.bucket].sum;
+    if (sum == kNone) continue;
+    reserved.push_back({.offset = plan.offsets[sum] - plan.share_region.offset,
+                        .bytes = Align(plan.tensors[sum].bytes()),
+                        .first = ready.after_op,
+                        .last = end});
+  }
+  return reserved;
+}
+
 std::vector<TensorRun> GradientRuns(const Plan& plan) {
   std::vector<TensorRun> runs;
   if (!plan.gradients_sharded) return runs;

@@ -24,6 +24,11 @@ TensorId AddGradientAlias(int64_t first, int64_t n, Plan& plan);
 // Where gradients are sharded: the first of those of bucket number `bucket`.
 TensorId FirstGradientOf(const Plan& plan, size_t bucket);
 
+// Where gradients are sharded: when the sums that this rank keeps need their memory within
+// plan.micro, from the start of plan.share_region. In a step of one round a bucket's is written
+// once that is handed out; in the second round of another the sums of the first are there.
+std::vector<ReservedRange> SharesInMicro(const Plan& plan);
+
 // Where gradients are sharded: those of each bucket, and when they are needed within plan.micro.
 std::vector<TensorRun> GradientRuns(const Plan& plan);
 

@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "executor/plan/passes/optimizer_step.h"
+#include "executor/plan/passes/shard_gradients.h"
 
 namespace trainyard::plan {
 
@@ -61,7 +62,7 @@ std::vector<ReservedRange> Always(const Plan& plan, int64_t end) {
         {.offset = offset - plan.gradient_region.offset, .bytes = bytes, .first = -1, .last = end});
   };
   for (const TensorId id : plan.gradients) {
-    if (plan.gradients_sharded) break;  // clear_padding
+    if (plan.gradients_sharded) break;  // Plan::clear_padding
     const Tensor& tensor = plan.tensors[id];
     const int64_t line = kAlignment / SizeOf(ElementType::kF32) * SizeOf(tensor.type);
     if (tensor.bytes() % line != 0) stay(plan.offsets[id] + BytesInRun(tensor) - line, line);
@@ -89,7 +90,7 @@ void ZeroGradients(Plan& plan) {
 
 std::vector<ReservedRange> GradientsInMicro(const Plan& plan) {
   const auto end = static_cast<int64_t>(plan.micro.size());
-  if (plan.gradients_sharded) return {};  // they lie among the activations
+  if (plan.gradients_sharded) return SharesInMicro(plan);
   if (plan.micro_batches != 1 || !plan.partial_sums.empty()) {
     return {{.offset = 0, .bytes = plan.gradient_region.bytes, .first = -1, .last = end}};
   }

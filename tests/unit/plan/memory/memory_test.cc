@@ -254,6 +254,10 @@ std::vector<ModelCase> SmallModels() {
     shared.spec.mutable_training()->set_batch_size(10);
     shared.spec.mutable_parallel()->set_shard(v1::Parallel::GRADIENTS);
     cases.push_back(shared);
+    shared.name = "three ranks that shard gradients in one round";
+    shared.spec.mutable_training()->set_batch_size(6);
+    shared.spec.mutable_parallel()->set_logical_ranks(3);
+    cases.push_back(shared);
   }
   ModelCase bottlenecks = {"resnet of bottlenecks", ResnetSpec(), ImageFacts(64, 64, 3, 10)};
   bottlenecks.spec.mutable_model()->mutable_resnet()->set_depth(50);
@@ -313,7 +317,12 @@ void RunMicro(const Plan& plan, Ownership& ownership) {
     if (!plan.gradients_sharded) continue;
     for (const ReadyBucket& ready : BucketOrder(plan)) {
       const auto at = static_cast<int64_t>(i);
-      if (at < ready.after_op || at > ready.free_after_op) continue;
+      if (at < ready.after_op) continue;
+      // From now on what other ranks have made of it may be added to this rank's share.
+      const TensorId sum = plan.gradient_shares[ready.bucket].sum;
+      if (sum != kNone && at == ready.after_op) ownership.Take(sum);
+      if (sum != kNone) ownership.ExpectOwns(sum, "sum of a bucket");
+      if (at > ready.free_after_op) continue;
       for (size_t g = 0; g < plan.gradients.size(); ++g) {
         if (Common(plan.buckets[ready.bucket].elements, elements[g]).size() == 0) continue;
         ownership.ExpectOwns(plan.gradients[g], "gradients of a bucket");
@@ -375,6 +384,10 @@ TEST(Memory, OpsStayWithinTheirRegions) {
     const auto within = [&](TensorId id, int64_t bytes, const Region& region) {
       return plan.offsets[id] >= region.offset && plan.offsets[id] + bytes <= region.end();
     };
+    // What activations share with gradients, or with their sums.
+    const int64_t begin =
+        plan.gradients_sharded ? plan.share_region.offset : plan.gradient_region.offset;
+    const Region shared = {.offset = begin, .bytes = plan.activation_region.end() - begin};
     // What an alias names is of the kind of the tensors that it is a run of.
     const auto kind = [&](TensorId id) {
       for (const Alias& alias : plan.aliases) {
@@ -399,8 +412,7 @@ TEST(Memory, OpsStayWithinTheirRegions) {
               ok = within(t.id, bytes, plan.copy_region);
               break;
             case TensorKind::kGradient:
-              ok = within(t.id, bytes,
-                          plan.gradients_sharded ? plan.activation_region : plan.gradient_region);
+              ok = within(t.id, bytes, plan.gradients_sharded ? shared : plan.gradient_region);
               break;
             case TensorKind::kOptimizerState:
               ok = within(t.id, bytes, plan.optimizer_region);
@@ -427,9 +439,7 @@ TEST(Memory, OpsStayWithinTheirRegions) {
               break;
             case TensorKind::kInput:
             case TensorKind::kActivation:
-              ok = within(t.id, bytes,
-                          {.offset = plan.gradient_region.offset,
-                           .bytes = plan.gradient_region.bytes + plan.activation_region.bytes});
+              ok = within(t.id, bytes, shared);
               break;
           }
           EXPECT_TRUE(ok) << plan.tensors[t.id].name;
@@ -458,7 +468,7 @@ TEST(Memory, RegionsFollowOneAnotherAndEveryByteBelongsToATensor) {
     for (const Region& region :
          {plan.parameter_region, plan.copy_region, plan.optimizer_region, plan.ema_region,
           plan.buffer_region, plan.pending_region, plan.moments_region, plan.scalar_region,
-          plan.leaves_region, plan.partial_region, plan.share_region, plan.sums_region,
+          plan.leaves_region, plan.partial_region, plan.sums_region, plan.share_region,
           plan.gradient_region, plan.activation_region}) {
       EXPECT_EQ(region.offset, end);
       EXPECT_EQ(region.offset % kAlignment, 0);
