@@ -94,6 +94,18 @@ TEST_P(ShardedGradientsRun, ResumesOnAnotherLayout) {
   }
 }
 
+TEST_P(ShardedGradientsRun, SkipsTheSameSteps) {
+  v1::JobSpec spec = Spec(8, 4);
+  spec.mutable_precision()->set_compute(v1::Precision::FP16);
+  spec.mutable_precision()->mutable_loss_scale()->set_initial(0x1p30);
+  const OnRanks whole(spec, Root("whole"), 1);
+  const OnRanks gang(Sharded(spec), Root("gang"), 3);
+  gang.ExpectOk();
+  ASSERT_FALSE(gang.seen.checkpoints.empty());
+  EXPECT_EQ(gang.seen.TrainLosses(), whole.seen.TrainLosses());
+  ExpectSame(gang.seen.checkpoints.back(), whole.seen.checkpoints.back());
+}
+
 // The search for what is not finite makes the same exchanges, and finds the same.
 TEST_P(ShardedGradientsRun, NamesWhatIsNotFinite) {
   v1::JobSpec spec = Spec(6, 4);

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "executor/engine/fault.h"
 #include "storage/base/file.h"
 #include "tests/unit/engine/family.h"
 #include "tests/unit/engine/on_ranks.h"
@@ -169,6 +170,43 @@ TEST_P(TensorRun, HasTheSameBitsOnRanksThatShareTheShards) {
     alone.ExpectOk();
     ASSERT_FALSE(alone.seen.checkpoints.empty());
     expect_same(alone.seen.checkpoints.back(), whole.checkpoints[1], "resumed alone");
+  }
+}
+
+// A step that overflows fp16 is skipped by all, whichever of them has the shard that overflows.
+TEST_P(TensorRun, SkipsTheSameStepsOnRanksThatShareTheShards) {
+  v1::JobSpec spec = Spec(8, 4);
+  spec.mutable_parallel()->set_logical_ranks(2);
+  spec.mutable_precision()->set_compute(v1::Precision::FP16);
+  spec.mutable_precision()->mutable_loss_scale()->set_initial(0x1p30);
+  RecordingObserver whole;
+  MustRun(spec, "whole", whole);
+  ASSERT_FALSE(whole.checkpoints.empty());
+  double skipped = 0;
+  for (const auto& m : whole.metrics) {
+    if (m.values.contains("skipped_steps")) skipped = m.values.at("skipped_steps");
+  }
+  EXPECT_GT(skipped, 0) << "the loss scale is too low for this test";
+  for (const auto& [ranks, sharing] : {std::pair{2, 2}, {4, 2}}) {
+    const OnRanks gang(spec, Root("on" + std::to_string(ranks)), ranks, sharing);
+    gang.ExpectOk();
+    ASSERT_FALSE(gang.seen.checkpoints.empty());
+    EXPECT_EQ(gang.seen.TrainLosses(), whole.TrainLosses());
+    EXPECT_EQ(gang.seen.checkpoints.back().weights_sha256, whole.checkpoints.back().weights_sha256);
+  }
+}
+
+// All ranks end with what the first of them found, and none waits for another.
+TEST_P(TensorRun, NamesWhatIsNotFiniteOnRanksThatShareTheShards) {
+  v1::JobSpec spec = Spec(6, 4);
+  spec.mutable_parallel()->set_logical_ranks(2);
+  spec.mutable_schedule()->set_learning_rate(1e38);
+  spec.mutable_schedule()->set_warmup_steps(0);
+  for (const auto& [ranks, sharing] : {std::pair{2, 2}, {4, 2}}) {
+    const OnRanks gang(spec, Root("on" + std::to_string(ranks)), ranks, sharing);
+    EXPECT_EQ(FaultOf(gang.ended[0]), Fault::kNumeric) << gang.ended[0];
+    EXPECT_THAT(std::string(gang.ended[0].message()), testing::HasSubstr("value "));
+    for (const absl::Status& ended : gang.ended) EXPECT_EQ(ended, gang.ended[0]);
   }
 }
 
