@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "executor/engine/across_gpu_owners.h"
 #include "executor/engine/exchanging_program.h"
 #include "executor/engine/fault.h"
 #include "executor/plan/cost/gang_memory.h"
@@ -33,8 +34,8 @@ AcrossGpus::AcrossGpus(Session& session, const Gang& gang)
       gang_(gang),
       links_(*gang.links()),
       order_(plan::BucketOrder(session.plan())),
-      all_(SumsOfGang(session.plan().logical_ranks, gang.size())),
       exchanges_(session.device().MakeStream()),
+      all_(SumsOfGang(session.plan().logical_ranks, gang.size())),
       exchanged_(session.device().MakeEvent()) {
   for (size_t p = 0; p <= session.plan().partial_sums.size(); ++p) {
     places_.push_back(session.PartialInMemory(static_cast<int64_t>(p)));
@@ -50,7 +51,9 @@ AcrossGpus::~AcrossGpus() {
 }
 
 absl::StatusOr<std::unique_ptr<AcrossGpus>> AcrossGpus::Make(Session& session, const Gang& gang) {
-  std::unique_ptr<AcrossGpus> made(new AcrossGpus(session, gang));
+  std::unique_ptr<AcrossGpus> made(session.plan().gradients_sharded
+                                       ? new AcrossGpuOwners(session, gang)
+                                       : new AcrossGpus(session, gang));
   session.WaitBy(*gang.links());
   TY_RETURN_IF_ERROR(made->Prepare());
   return made;
@@ -58,8 +61,15 @@ absl::StatusOr<std::unique_ptr<AcrossGpus>> AcrossGpus::Make(Session& session, c
 
 absl::Status AcrossGpus::Prepare() {
   const plan::Plan& plan = session_.plan();
-  const int64_t bytes = std::max<int64_t>(
-      plan::ReceivedBytes(plan), all_.all() * static_cast<int64_t>(places_[0].sums.size() * 8));
+  TY_RETURN_IF_ERROR(AllocateReceived(std::max<int64_t>(
+      plan::ReceivedBytes(plan), all_.all() * static_cast<int64_t>(places_[0].sums.size() * 8))));
+  for (const plan::Bucket& bucket : plan.buckets) {
+    TY_ASSIGN_OR_RETURN(buckets_.emplace_back(), PrepareBucket(bucket));
+  }
+  return PrepareSums();
+}
+
+absl::Status AcrossGpus::AllocateReceived(int64_t bytes) {
   absl::StatusOr<void*> received = session_.device().Allocate(bytes);
   if (!received.ok()) {
     return WithFault(
@@ -67,10 +77,7 @@ absl::Status AcrossGpus::Prepare() {
         Annotate(received.status(), absl::StrCat("what other ranks send, ", bytes, " bytes")));
   }
   received_ = static_cast<char*>(*received);
-  for (const plan::Bucket& bucket : plan.buckets) {
-    TY_ASSIGN_OR_RETURN(buckets_.emplace_back(), PrepareBucket(bucket));
-  }
-  return PrepareSums();
+  return absl::OkStatus();
 }
 
 template <typename T>
@@ -82,6 +89,9 @@ absl::Status AcrossGpus::PrepareFold(const T* part, T* total, size_t n, kernels:
                                              .n = static_cast<int64_t>(n)}));
   return absl::OkStatus();
 }
+
+template absl::Status AcrossGpus::PrepareFold(const float*, float*, size_t, kernels::Kernels&);
+template absl::Status AcrossGpus::PrepareFold(const double*, double*, size_t, kernels::Kernels&);
 
 absl::StatusOr<AcrossGpus::PreparedBucket> AcrossGpus::PrepareBucket(const plan::Bucket& bucket) {
   const int me = gang_.rank();
@@ -139,9 +149,9 @@ absl::Status AcrossGpus::PrepareSums() {
   return absl::OkStatus();
 }
 
-kernels::Kernels AcrossGpus::WithExchanges(const kernels::Kernels& micro, int64_t partial,
-                                           int64_t folds) {
+kernels::Kernels AcrossGpus::WithExchanges(const kernels::Kernels& micro, const StepPart& part) {
   kernels::Device& device = session_.device();
+  const int64_t partial = part.partial, folds = part.folds;
   kernels::Kernels all =
       WithStarts(micro, order_, [=, this, &device](size_t b, kernels::Stream& stream) {
         device.RecordEvent(*buckets_[b].ready, stream);

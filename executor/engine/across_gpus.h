@@ -23,8 +23,7 @@ class AcrossGpus : public AcrossRanks {
   static absl::StatusOr<std::unique_ptr<AcrossGpus>> Make(Session& session, const Gang& gang);
   ~AcrossGpus() override;
 
-  kernels::Kernels WithExchanges(const kernels::Kernels& micro, int64_t partial,
-                                 int64_t folds) override;
+  kernels::Kernels WithExchanges(const kernels::Kernels& micro, const StepPart& part) override;
   // The stream waits for all parameters at once.
   kernels::Kernels WithArrivals(const kernels::Kernels& micro) override { return micro; }
   absl::Status Started() override { return OfGang(started_); }
@@ -37,6 +36,29 @@ class AcrossGpus : public AcrossRanks {
   absl::Status AwaitParameters() override { return absl::OkStatus(); }
   absl::Duration waited() const override { return absl::ZeroDuration(); }
   absl::Status Gather(absl::Span<const absl::Span<char>> parts) override;
+
+ protected:
+  AcrossGpus(Session& session, const Gang& gang);
+  // Memory, and kernels.
+  virtual absl::Status Prepare();
+  // `bytes` for what others send.
+  absl::Status AllocateReceived(int64_t bytes);
+  // total[0..n) += part[0..n), if that is anything.
+  template <typename T>
+  absl::Status PrepareFold(const T* part, T* total, size_t n, kernels::Kernels& to);
+  // With the fault kGang, unless this rank's own device is at fault. Not while a stream is
+  // recorded.
+  absl::Status OfGang(const absl::Status& status);
+
+  Session& session_;
+  const Gang gang_;
+  NcclCommunicator& links_;
+  const std::vector<plan::ReadyBucket> order_;
+  std::vector<PartialSum> places_;  // by number of the partial sum
+  char* received_ = nullptr;        // what others bring: of one bucket, or of losses and targets
+  std::unique_ptr<kernels::Stream> exchanges_;
+  StepPatience patience_;
+  absl::Status started_;
 
  private:
   // One bucket, ready to be exchanged.
@@ -51,36 +73,19 @@ class AcrossGpus : public AcrossRanks {
     std::unique_ptr<kernels::Event> ready;
   };
 
-  AcrossGpus(Session& session, const Gang& gang);
-  absl::Status Prepare();
   absl::StatusOr<PreparedBucket> PrepareBucket(const plan::Bucket& bucket);
   absl::Status PrepareSums();
-  // total[0..n) += part[0..n), if that is anything.
-  template <typename T>
-  absl::Status PrepareFold(const T* part, T* total, size_t n, kernels::Kernels& to);
   // Exchanges and adds up one bucket on `stream`, which may be recorded.
   absl::Status Exchange(size_t bucket, kernels::Stream& stream);
   // Each rank's slice of a bucket in `values`, which are as many as the gradients, goes to all.
   absl::Status GatherSlices(const plan::Bucket& bucket, absl::Span<float> values,
                             kernels::Stream& stream);
-  // With the fault kGang, unless this rank's own device is at fault. Not while a stream is
-  // recorded.
-  absl::Status OfGang(const absl::Status& status);
 
-  Session& session_;
-  const Gang gang_;
-  NcclCommunicator& links_;
-  const std::vector<plan::ReadyBucket> order_;
   const GangSums all_;
-  std::vector<PartialSum> places_;  // by number of the partial sum
-  char* received_ = nullptr;        // what others bring: of one bucket, or of losses and targets
   std::vector<PreparedBucket> buckets_;
   std::vector<absl::Span<char>> losses_;  // by rank: its sums of losses and targets
   kernels::Kernels add_losses_;
-  std::unique_ptr<kernels::Stream> exchanges_;
   std::unique_ptr<kernels::Event> exchanged_;
-  StepPatience patience_;
-  absl::Status started_;
 };
 
 }  // namespace trainyard::engine

@@ -24,11 +24,12 @@ AcrossHosts::AcrossHosts(Session& session, const Gang& gang)
   }
 }
 
-kernels::Kernels AcrossHosts::WithExchanges(const kernels::Kernels& micro, int64_t partial,
-                                            int64_t folds) {
-  return WithStarts(micro, order_, [this, partial, folds](size_t bucket, kernels::Stream&) {
-    StartBucket(session_.plan().buckets[bucket], partial, folds);
-  });
+kernels::Kernels AcrossHosts::WithExchanges(const kernels::Kernels& micro, const StepPart& part) {
+  return WithStarts(
+      micro, order_,
+      [this, partial = part.partial, folds = part.folds](size_t bucket, kernels::Stream&) {
+        StartBucket(session_.plan().buckets[bucket], partial, folds);
+      });
 }
 
 kernels::Kernels AcrossHosts::WithArrivals(const kernels::Kernels& micro) {

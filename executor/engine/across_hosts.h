@@ -19,8 +19,7 @@ class AcrossHosts : public AcrossRanks {
  public:
   AcrossHosts(Session& session, const Gang& gang);
 
-  kernels::Kernels WithExchanges(const kernels::Kernels& micro, int64_t partial,
-                                 int64_t folds) override;
+  kernels::Kernels WithExchanges(const kernels::Kernels& micro, const StepPart& part) override;
   kernels::Kernels WithArrivals(const kernels::Kernels& micro) override;
   absl::Status Started() override { return lane_.Failure(); }
   absl::Status AwaitSums() override;

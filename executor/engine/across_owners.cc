@@ -13,7 +13,7 @@ AcrossOwners::AcrossOwners(Session& session, const Gang& gang)
       sum_(gang.communicator(), session.plan(), session.InMemory(session.plan().share_region)),
       tasks_(session.plan().buckets.size()) {}
 
-kernels::Kernels AcrossOwners::WithExchanges(const kernels::Kernels& micro, int64_t, int64_t) {
+kernels::Kernels AcrossOwners::WithExchanges(const kernels::Kernels& micro, const StepPart&) {
   kernels::Kernels all = WithStarts(
       micro, order_,
       [this](size_t bucket, kernels::Stream&) { Start(bucket, GradientsOf(bucket)); },

@@ -18,8 +18,7 @@ class AcrossOwners : public AcrossHosts {
   ~AcrossOwners() override { lane_.End(); }  // before what it uses goes
 
   // Of every micro-batch: each is a round.
-  kernels::Kernels WithExchanges(const kernels::Kernels& micro, int64_t partial,
-                                 int64_t folds) override;
+  kernels::Kernels WithExchanges(const kernels::Kernels& micro, const StepPart& part) override;
   // Takes part in the rounds that are left, in which this rank has no logical rank.
   absl::Status AwaitSums() override;
   absl::Status AddSums() override { return AwaitSums(); }

@@ -5,18 +5,15 @@
 #include "executor/engine/across_gpus.h"
 #include "executor/engine/across_hosts.h"
 #include "executor/engine/across_owners.h"
-#include "executor/engine/fault.h"
 #include "storage/base/status.h"
 
 namespace trainyard::engine {
 
 absl::StatusOr<std::unique_ptr<AcrossRanks>> AcrossRanks::Make(Session& session, const Gang& gang) {
-  if (session.plan().gradients_sharded) {
-    if (gang.links() == nullptr) return std::make_unique<AcrossOwners>(session, gang);
-    return WithFault(Fault::kUnimplemented,
-                     absl::UnimplementedError("sharded gradients between GPUs"));
+  if (gang.links() == nullptr) {
+    if (session.plan().gradients_sharded) return std::make_unique<AcrossOwners>(session, gang);
+    return std::make_unique<AcrossHosts>(session, gang);
   }
-  if (gang.links() == nullptr) return std::make_unique<AcrossHosts>(session, gang);
   TY_ASSIGN_OR_RETURN(std::unique_ptr<AcrossGpus> made, AcrossGpus::Make(session, gang));
   return made;
 }

@@ -12,6 +12,7 @@
 #include "absl/types/span.h"
 #include "executor/engine/gang.h"
 #include "executor/engine/session.h"
+#include "executor/engine/step_parts.h"
 
 namespace trainyard::engine {
 
@@ -26,12 +27,12 @@ class AcrossRanks {
   static absl::StatusOr<std::unique_ptr<AcrossRanks>> Make(Session& session, const Gang& gang);
   virtual ~AcrossRanks() = default;
 
-  // Kernels that run those of a micro-batch, `micro`, the last of this rank's step, and start to
-  // exchange every bucket of gradients once they are done with it, while the others go on. `folds`
-  // sums of this rank are first added to the ones below, from number `partial` down. Called again,
-  // it gives the same.
-  virtual kernels::Kernels WithExchanges(const kernels::Kernels& micro, int64_t partial,
-                                         int64_t folds) = 0;
+  // Kernels that run those of a micro-batch, `micro`, as `part` of the step says, and start to
+  // exchange every bucket of gradients once they are done with it, while the others go on. Of the
+  // last micro-batch of this rank's step, whose `folds` sums are first added to the ones below; or,
+  // where gradients are sharded, of each. As many, in the same order, and then perhaps others.
+  // Called again, it gives the same.
+  virtual kernels::Kernels WithExchanges(const kernels::Kernels& micro, const StepPart& part) = 0;
 
   // The kernels of plan.micro, `micro`, each of which runs once the parameters that it reads are
   // there, of those that GatherParameters began to gather. As many, in the same order. Called

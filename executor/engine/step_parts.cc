@@ -29,8 +29,9 @@ std::vector<int64_t> HostedRanks(const plan::Plan& plan, int64_t ranks, int64_t 
   return hosted;
 }
 
-std::vector<StepPart> PartsInTurn(int64_t hosted) {
+std::vector<StepPart> PartsInTurn(int64_t hosted, bool rounds) {
   std::vector<StepPart> parts(hosted, {.begins_logical_rank = true, .meets = true});
+  for (int64_t i = 0; i < hosted; ++i) parts[i].round = rounds ? i : 0;
   parts.front().begins_step = true;
   return parts;
 }

@@ -18,6 +18,7 @@ struct StepPart {
   int64_t partial = 0;               // the partial sum that its gradients are added to
   int64_t folds = 0;  // after it `partial` is added to the one below, that to the next, and so on
   bool ends_step = false;  // plan.norm and plan.end go after it
+  int64_t round = 0;       // of those in which gradients that are sharded are handed out, on a GPU
   bool meets = false;      // what other ranks have made is added while it runs or after it
 
   friend auto operator<=>(const StepPart&, const StepPart&) = default;
@@ -32,8 +33,9 @@ std::vector<StepPart> StepParts(int64_t logical_ranks, plan::LeafRange run, int6
 std::vector<int64_t> HostedRanks(const plan::Plan& plan, int64_t ranks, int64_t rank);
 
 // The parts of a step of a rank that hosts `hosted` of them, of one micro-batch each, where
-// gradients are sharded: what one has made is handed out before the next begins.
-std::vector<StepPart> PartsInTurn(int64_t hosted);
+// gradients are sharded: what one has made is handed out before the next begins. `rounds`: each has
+// a number, since a GPU records what it runs.
+std::vector<StepPart> PartsInTurn(int64_t hosted, bool rounds);
 
 // How many parts of the next step a rank with `own` of them may enqueue while a step is on its way,
 // if it keeps `in_use` micro-batches at a time. A step ends with an exchange: either all of `ranks`

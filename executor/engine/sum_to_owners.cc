@@ -16,15 +16,6 @@ plan::ElementRange PieceOf(const plan::ElementRange& slice, int64_t begin) {
   return {first, std::min(first + kPiece, slice.end)};
 }
 
-// How many sums there are at once in the middle of a round.
-int64_t MostPlaces(const std::vector<std::vector<plan::LeafInTurn>>& rounds) {
-  int64_t most = 0;
-  for (const std::vector<plan::LeafInTurn>& round : rounds) {
-    for (const plan::LeafInTurn& leaf : round) most = std::max(most, leaf.place + 1);
-  }
-  return most;
-}
-
 // Puts `part`, of `n`, on top of the places, `at(place)`, as `leaf` says.
 template <typename T, typename At>
 void Push(const plan::LeafInTurn& leaf, const T* part, size_t n, const At& at) {
@@ -45,7 +36,7 @@ void Push(const plan::LeafInTurn& leaf, const T* part, size_t n, const At& at) {
 SumToOwners::SumToOwners(Communicator& gang, const plan::Plan& plan, absl::Span<char> shares)
     : gang_(gang),
       plan_(plan),
-      shares_(shares),
+      shares_(plan, shares),
       rounds_(plan::RoundsInTurn(plan.logical_ranks, gang.size())) {
   const int64_t most = MostPlaces(rounds_);
   received_.resize(gang.size() * kPiece);
@@ -53,31 +44,18 @@ SumToOwners::SumToOwners(Communicator& gang, const plan::Plan& plan, absl::Span<
   sums_of_places_.resize(most);
 }
 
-bool SumToOwners::InRound(int rank, int64_t round) const {
-  return std::any_of(rounds_[round].begin(), rounds_[round].end(),
-                     [&](const plan::LeafInTurn& leaf) { return leaf.rank == rank; });
-}
-
 template <typename Send, typename Receive>
 absl::Status SumToOwners::Exchange(int64_t round, const Send& send, const Receive& receive) {
   transfers_.clear();
-  const bool sends = InRound(gang_.rank(), round);
+  const bool sends = InRound(rounds_[round], gang_.rank());
   for (int rank = 0; rank < gang_.size(); ++rank) {
     if (rank == gang_.rank()) continue;
     Transfer transfer{.peer = rank};
     if (sends) transfer.send = Sent(send(rank));
-    if (InRound(rank, round)) transfer.receive = Received(receive(rank));
+    if (InRound(rounds_[round], rank)) transfer.receive = Received(receive(rank));
     transfers_.push_back(transfer);
   }
   return gang_.Exchange(transfers_);
-}
-
-float* SumToOwners::InShare(size_t bucket, int64_t place, int64_t element) const {
-  const plan::GradientShare& share = plan_.gradient_shares[bucket];
-  const int64_t at = plan_.offsets[share.sum] - plan_.share_region.offset +
-                     place * plan_.share_bytes +
-                     (element - share.elements.first) * static_cast<int64_t>(sizeof(float));
-  return reinterpret_cast<float*>(shares_.data() + at);
 }
 
 absl::Status SumToOwners::Reduce(size_t bucket, int64_t round, absl::Span<float> gradients) {
@@ -106,7 +84,7 @@ absl::Status SumToOwners::ReducePiece(size_t bucket, int64_t round, absl::Span<f
   TY_RETURN_IF_ERROR(Exchange(round, made, received));
   if (mine.size() == 0) return absl::OkStatus();
   const auto at = [&](int64_t place) {
-    return place < plan_.share_places ? InShare(bucket, place, mine.first)
+    return place < plan_.share_places ? shares_.At(bucket, place, mine.first)
                                       : &waiting_[(place - plan_.share_places) * kPiece];
   };
   for (const plan::LeafInTurn& leaf : rounds_[round]) {
@@ -133,31 +111,20 @@ absl::Status SumToOwners::AddSums(int64_t round, absl::Span<double> own, size_t 
   return absl::OkStatus();
 }
 
-absl::Span<float> SumToOwners::Find(const plan::ElementRange& elements, bool in_slice) const {
-  for (size_t b = 0; b < plan_.buckets.size(); ++b) {
-    const plan::ElementRange& slice = plan_.buckets[b].slices[gang_.rank()];
-    if ((plan::Common(slice, elements).size() > 0) != in_slice) continue;
-    if (plan::Common(plan_.gradient_shares[b].elements, elements) != elements) continue;
-    return {InShare(b, 0, elements.first), static_cast<size_t>(elements.size())};
-  }
-  TY_CHECK(false, "no share of rank ", gang_.rank(), " has elements ", elements.first, " to ",
-           elements.end);
-}
-
 // Ranks that have nothing to do with a leaf go on to the next: all in the same order.
 absl::Status SumToOwners::CompleteLeaves() {
   const int me = gang_.rank();
   for (const plan::SharedLeaf& leaf : plan::DividedLeaves(plan_.buckets)) {
     if (leaf.owner == me && leaf.holder == me) {
-      const absl::Span<float> from = Find(leaf.elements, /*in_slice=*/true);
-      std::copy(from.begin(), from.end(), Find(leaf.elements, /*in_slice=*/false).begin());
+      const absl::Span<float> from = shares_.Find(leaf.elements, /*in_slice=*/true);
+      std::copy(from.begin(), from.end(), shares_.Find(leaf.elements, /*in_slice=*/false).begin());
     } else if (leaf.owner == me) {
       const Transfer from{.peer = static_cast<int>(leaf.holder),
-                          .receive = Received(Find(leaf.elements, /*in_slice=*/false))};
+                          .receive = Received(shares_.Find(leaf.elements, /*in_slice=*/false))};
       TY_RETURN_IF_ERROR(gang_.Exchange({&from, 1}));
     } else if (leaf.holder == me) {
       const Transfer to{.peer = static_cast<int>(leaf.owner),
-                        .send = Sent(Find(leaf.elements, /*in_slice=*/true))};
+                        .send = Sent(shares_.Find(leaf.elements, /*in_slice=*/true))};
       TY_RETURN_IF_ERROR(gang_.Exchange({&to, 1}));
     }
   }

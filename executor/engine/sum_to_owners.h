@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "executor/engine/gradient_shares.h"
 #include "executor/engine/parallel/communicator.h"
 #include "executor/plan/graph/fold_tree.h"
 #include "executor/plan/graph/plan.h"
@@ -39,21 +40,16 @@ class SumToOwners {
   absl::Status CompleteLeaves();
 
  private:
-  bool InRound(int rank, int64_t round) const;
   // What `send` gives for a rank goes there if this one is in the round, and what those that are in
   // it send goes to `receive` of their rank.
   template <typename Send, typename Receive>
   absl::Status Exchange(int64_t round, const Send& send, const Receive& receive);
   absl::Status ReducePiece(size_t bucket, int64_t round, absl::Span<float> gradients,
                            int64_t begin);
-  // Element `element` of this rank's share of a bucket, in place `place`.
-  float* InShare(size_t bucket, int64_t place, int64_t element) const;
-  // This rank's share that has `elements`: of its own slice, or behind it.
-  absl::Span<float> Find(const plan::ElementRange& elements, bool in_slice) const;
 
   Communicator& gang_;
   const plan::Plan& plan_;
-  const absl::Span<char> shares_;
+  const GradientShares shares_;
   const std::vector<std::vector<plan::LeafInTurn>> rounds_;
   std::vector<float> received_;  // a piece of each rank
   std::vector<float> waiting_;   // a piece of each sum that does not outlive a round

@@ -27,9 +27,10 @@ constexpr float kLowestLossScale = 0x1p-24f;
 // Among plan.folds[p]: that of losses and targets; the other is that of gradients.
 constexpr size_t kFoldOfSums = 0;
 
-std::vector<StepPart> PartsOf(const plan::Plan& plan, const Gang& gang) {
+std::vector<StepPart> PartsOf(const Session& session, const Gang& gang) {
+  const plan::Plan& plan = session.plan();
   const plan::LeafRange run = plan::HostedBy(plan.logical_ranks, gang.size(), gang.rank());
-  if (plan.gradients_sharded) return PartsInTurn(run.size());
+  if (plan.gradients_sharded) return PartsInTurn(run.size(), session.Asynchronous());
   return StepParts(plan.logical_ranks, run, plan.micro_batches);
 }
 
@@ -51,10 +52,7 @@ std::vector<int64_t> PlacesOfMoments(const plan::Plan& plan, int64_t ranks) {
 }  // namespace
 
 Trainer::Trainer(Session& session, const v1::JobSpec& spec, const Groups& groups)
-    : session_(session),
-      groups_(groups),
-      spec_(spec),
-      parts_(PartsOf(session.plan(), groups.data())) {
+    : session_(session), groups_(groups), spec_(spec), parts_(PartsOf(session, groups.data())) {
   const plan::Plan& plan = session.plan();
   const Gang& data = groups.data();
   for (const int64_t logical : HostedRanks(plan, data.size(), data.rank())) {
@@ -136,7 +134,7 @@ Program Trainer::MakeProgram(const StepPart& part) {
   if (part.begins_logical_rank) append(zero_[part.partial]);
   kernels::Kernels micro = micro_[part.partial];
   if (part.begins_step && across_) micro = across_->WithArrivals(micro);
-  append(part.meets ? across_->WithExchanges(micro, part.partial, part.folds) : micro);
+  append(part.meets ? across_->WithExchanges(micro, part) : micro);
   for (int64_t fold = 0; fold < part.folds; ++fold) {
     const kernels::Kernels& of_all = folds_[part.partial - 1 - fold];
     // Of gradients that are exchanged already, each bucket was folded before it was.
@@ -249,9 +247,14 @@ absl::Status Trainer::Enqueue(const BatchSource& next) {
 absl::Status Trainer::EnqueueAhead(const BatchSource& next) {
   TY_CHECK(CanGoAhead() && on_their_way() == 1, on_their_way(), " steps on their way");
   const plan::Plan& plan = session_.plan();
-  return EnqueueTo(PartsAhead(plan.logical_ranks, groups_.data().size(), plan.micro_batches,
-                              micro_batches(), session_.BatchesInUse()),
-                   next);
+  const int64_t ranks = groups_.data().size();
+  int64_t ahead = PartsAhead(plan.logical_ranks, ranks, plan.micro_batches, micro_batches(),
+                             session_.BatchesInUse());
+  // Where each part has exchanges, all ranks enqueue as many, or the whole step.
+  if (plan.gradients_sharded && ahead < micro_batches()) {
+    ahead = std::min(ahead, plan.logical_ranks / ranks - 1);
+  }
+  return EnqueueTo(ahead, next);
 }
 
 absl::Status Trainer::EnqueueTo(int64_t end, const BatchSource& next) {
@@ -421,7 +424,7 @@ absl::Status Trainer::SearchPart(int64_t i, const BatchSource& next, NonFiniteSe
   if (part.begins_logical_rank) session_.Launch(zero_[part.partial]);
   // Where gradients are handed out at once they are gone once this micro-batch is over.
   kernels::Kernels micro = micro_[part.partial];
-  if (plan.gradients_sharded) micro = across_->WithExchanges(micro, part.partial, part.folds);
+  if (plan.gradients_sharded) micro = across_->WithExchanges(micro, part);
   TY_RETURN_IF_ERROR(search.Run(plan.micro, micro, where, part.partial));
   for (size_t k = plan.micro.size(); k < micro.size(); ++k) session_.Launch(micro[k]);
   for (int64_t fold = 0; fold < part.folds; ++fold) {

@@ -21,6 +21,11 @@ int64_t SumsOfAll(int64_t logical_ranks, int64_t ranks) {
   return sums;
 }
 
+// Where gradients are sharded: one of each rank, and at most as many as wait in the tree.
+int64_t SumsInTurn(int64_t logical_ranks, int64_t ranks) {
+  return ranks + std::bit_width(static_cast<uint64_t>(logical_ranks)) + 1;
+}
+
 }  // namespace
 
 int64_t GangBytes(const v1::JobSpec& spec, int64_t logical_ranks) {
@@ -42,7 +47,9 @@ int64_t ReceivedBytes(const Plan& plan) {
     for (const ElementRange& slice : bucket.slices) longest = std::max(longest, slice.size());
   }
   if (ranks == 1) return 0;
-  return (SumsOfAll(plan.logical_ranks, ranks) - 1) * longest * SizeOf(ElementType::kF32);
+  const int64_t sums = plan.gradients_sharded ? SumsInTurn(plan.logical_ranks, ranks)
+                                              : SumsOfAll(plan.logical_ranks, ranks);
+  return (sums - 1) * longest * SizeOf(ElementType::kF32);
 }
 
 }  // namespace trainyard::plan

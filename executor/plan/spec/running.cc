@@ -187,17 +187,33 @@ absl::Status CheckTensorParallel(const v1::JobSpec& spec) {
   return absl::OkStatus();
 }
 
+// A GPU records what it computes in each round of logical ranks.
+constexpr int64_t kMostRecordedRounds = 64;
+
+absl::Status CheckRounds(const v1::JobSpec& spec) {
+  const v1::Resources& resources = spec.resources();
+  if (resources.device() == v1::Resources::CPU || resources.max_slots() < 2) {
+    return absl::OkStatus();
+  }
+  const int64_t logical_ranks = spec.parallel().logical_ranks();
+  const int64_t slots = std::max(2, resources.min_slots());  // of one nothing is sharded
+  const int64_t rounds = (logical_ranks + slots - 1) / slots;
+  if (rounds <= kMostRecordedRounds) return absl::OkStatus();
+  return Invalid("spec.parallel.shard", "GRADIENTS",
+                 absl::StrCat(" lets ", slots, " GPUs take ", logical_ranks,
+                              " logical ranks in turn, in ", rounds, " rounds; expected at most ",
+                              kMostRecordedRounds, ": set spec.resources.min_slots to ",
+                              (logical_ranks + kMostRecordedRounds - 1) / kMostRecordedRounds,
+                              ", or use fewer logical ranks, device CPU, or shard OPTIMIZER"));
+}
+
 // What is not built of gradients that are sharded, or cannot be.
 absl::Status CheckShardedGradients(const v1::JobSpec& spec) {
   const std::string at = "spec.parallel.shard";
   if (spec.optimizer().has_muon()) return NotBuilt(at, "GRADIENTS with Muon", "use NONE");
-  if (spec.resources().device() != v1::Resources::CPU) {
-    return NotBuilt("spec.resources.device", "a slot that may be a GPU with " + at + " GRADIENTS",
-                    "use CPU, or shard OPTIMIZER");
-  }
   const int64_t share = spec.training().batch_size() / spec.parallel().logical_ranks();
   const int64_t micro_batch = spec.training().micro_batch_size();
-  if (share == micro_batch) return absl::OkStatus();
+  if (share == micro_batch) return CheckRounds(spec);
   const int64_t wanted = spec.training().batch_size() / micro_batch;
   return Invalid(
       at, "GRADIENTS",

@@ -35,8 +35,7 @@ v1::JobSpec EightRanks(const Family& family, const std::string& folder, int rank
   spec.mutable_parallel()->set_shard(shard);
   spec.mutable_resources()->set_min_slots(ranks);
   if (sharing > 1) spec.mutable_parallel()->mutable_layout()->set_tensor(sharing);
-  if (gradients || spec.parallel().tensor() > 1)
-    spec.mutable_resources()->set_device(v1::Resources::CPU);
+  if (spec.parallel().tensor() > 1) spec.mutable_resources()->set_device(v1::Resources::CPU);
   return plan::ResolveSpec(spec).value();
 }
 

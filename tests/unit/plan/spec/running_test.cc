@@ -71,13 +71,21 @@ const std::vector<BadSpec>& RunningTable() {
        "spec.parallel.logical_ranks: 1 cannot be shared by 2 slots: each takes at least one; use 2 "
        "or "
        "more, or fewer slots"},
-      {"gradients are not sharded on GPUs", MlpSpec,
-       [](auto& s) { s.mutable_parallel()->set_shard(v1::Parallel::GRADIENTS); }, kUnbuilt,
-       "spec.resources.device: a slot that may be a GPU with spec.parallel.shard GRADIENTS is not "
-       "built yet; use CPU, or shard OPTIMIZER"},
+      {"gradients are not sharded in more rounds than a GPU records", MlpSpec,
+       [](auto& s) {
+         s.mutable_resources()->set_min_slots(2);
+         s.mutable_resources()->set_max_slots(8);
+         s.mutable_training()->set_batch_size(512);
+         s.mutable_training()->set_micro_batch_size(2);
+         s.mutable_parallel()->set_logical_ranks(256);
+         s.mutable_parallel()->set_shard(v1::Parallel::GRADIENTS);
+       },
+       kInvalid,
+       "spec.parallel.shard: GRADIENTS lets 2 GPUs take 256 logical ranks in turn, in 128 rounds; "
+       "expected at most 64: set spec.resources.min_slots to 4, or use fewer logical ranks, device "
+       "CPU, or shard OPTIMIZER"},
       {"gradients of several micro-batches are not sharded", MlpSpec,
        [](auto& s) {
-         s.mutable_resources()->set_device(v1::Resources::CPU);
          s.mutable_training()->set_batch_size(32);
          s.mutable_training()->set_micro_batch_size(4);
          s.mutable_parallel()->set_logical_ranks(2);
