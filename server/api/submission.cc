@@ -146,6 +146,7 @@ absl::StatusOr<JobRecord> CheckSubmission(const v1::SubmitJobRequest& request,
   record.min_slots = std::max(1, spec.resources().min_slots());
   record.max_slots = std::max(record.min_slots, spec.resources().max_slots());
   record.logical_ranks = spec.parallel().logical_ranks();
+  record.group_ranks = std::max(1, spec.parallel().layout().tensor());
   record.arithmetic_rule = RuleOf(spec.parallel().arithmetic());
   if (spec.resources().device() != v1::Resources::DEVICE_UNSPECIFIED) {
     record.device = v1::Resources::Device_Name(spec.resources().device());

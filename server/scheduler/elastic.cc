@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/scheduler/rank_groups.h"
 #include "storage/records/change.h"
 #include "storage/records/reason_codes.h"
 
@@ -70,6 +71,7 @@ std::optional<Resize> StayElsewhere(const JobRecord& job, const AttemptRecord& a
     return true;
   });
   if (away.empty() || static_cast<int>(left.size()) < LeastOf(job)) return std::nullopt;
+  KeepGroupsTogether(left, job.group_ranks);
   Reason reason{reason::kResizing,
                 absl::StrCat(Change(attempt, left.size()), "nodes/", away, " is drained")};
   return Resize{.job_uid = job.uid,
@@ -120,6 +122,7 @@ void Elastic::PlaceResized(const Cluster& cluster) {
     if (ranks.size() < job->resize->ranks.size()) {
       absl::StrAppend(&reason.message, "; of these slots ", ranks.size(), " are left");
     }
+    KeepGroupsTogether(ranks, job->group_ranks);
     slots_.Take(ranks);
     placed_.insert(job->uid);
     pass_.decisions.placements.push_back({.job_uid = job->uid,
@@ -195,12 +198,15 @@ bool Elastic::MakeRoom(const JobRecord& job) {
   return false;
 }
 
-// Ranks of the gang whose slots are in `pool` and serve `demand`, all if it is empty; those on the
-// nodes where it has fewest first; no more than it may lose.
+// Ranks of the gang whose slots are in `pool` and serve `demand`, all if it is empty; those that
+// are beyond the whole groups of their node first, then those on the nodes where it has fewest; no
+// more than it may lose.
 std::vector<size_t> Elastic::ThatCouldGo(const Gang& gang, const SlotDemand& demand,
                                          const SlotTable::Pool& pool) const {
   std::map<std::string, int> on_node;
-  for (const Placement::Rank& rank : gang.ranks) ++on_node[rank.node];
+  std::vector<int> place;  // on its node, of each rank
+  for (const Placement::Rank& rank : gang.ranks) place.push_back(on_node[rank.node]++);
+  const int group = std::max(1, gang.job->group_ranks);
   std::vector<size_t> ranks;
   for (size_t i = 0; i < gang.ranks.size(); ++i) {
     const Placement::Rank& rank = gang.ranks[i];
@@ -212,7 +218,10 @@ std::vector<size_t> Elastic::ThatCouldGo(const Gang& gang, const SlotDemand& dem
   }
   std::stable_sort(ranks.begin(), ranks.end(), [&](size_t a, size_t b) {
     const std::string &of_a = gang.ranks[a].node, &of_b = gang.ranks[b].node;
-    return std::make_tuple(on_node[of_a], of_b, b) < std::make_tuple(on_node[of_b], of_a, a);
+    const int has_a = on_node[of_a], has_b = on_node[of_b];
+    const bool whole_a = place[a] < has_a / group * group,
+               whole_b = place[b] < has_b / group * group;
+    return std::tie(whole_a, has_a, of_b, b) < std::tie(whole_b, has_b, of_a, a);
   });
   const int surplus = static_cast<int>(gang.ranks.size()) - LeastOf(*gang.job);
   if (static_cast<int>(ranks.size()) > surplus) ranks.resize(std::max(0, surplus));
@@ -281,6 +290,7 @@ void Elastic::Decide(Gang& gang, bool grows, std::string why) {
     gang.decision = resizes.size();
     resizes.emplace_back();
   }
+  KeepGroupsTogether(gang.ranks, gang.job->group_ranks);
   resizes[*gang.decision] = {
       .job_uid = gang.job->uid,
       .job_version = gang.job->version,
@@ -301,6 +311,7 @@ void Elastic::GiveOut() {
     slots_.Take(more);
     placement.ranks.insert(placement.ranks.end(), more.begin(), more.end());
     GroupByNode(placement.ranks);
+    KeepGroupsTogether(placement.ranks, start.job->group_ranks);
     placement.reason = ReasonForPlacement(placement.ranks, *start.job);
   }
   for (Gang& gang : gangs_) Grow(gang);

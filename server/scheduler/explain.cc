@@ -9,6 +9,7 @@
 #include "server/scheduler/elastic.h"
 #include "server/scheduler/explain_arithmetic.h"
 #include "server/scheduler/health.h"
+#include "server/scheduler/rank_groups.h"
 #include "server/scheduler/slots.h"
 #include "storage/records/change.h"
 #include "storage/records/reason_codes.h"
@@ -94,13 +95,20 @@ void DescribeSlots(const JobRecord& job, const AttemptRecord& attempt,
       "as long as its start took"));
 }
 
-std::string DescribeAttempt(const AttemptRecord& attempt) {
+std::string DescribeAttempt(const AttemptRecord& attempt, int group) {
   std::set<std::string> nodes;
-  for (const RankRecord& rank : attempt.ranks) nodes.insert(rank.node);
+  std::vector<Placement::Rank> ranks;
+  for (const RankRecord& rank : attempt.ranks) {
+    nodes.insert(rank.node);
+    ranks.push_back({rank.node, rank.slots});
+  }
   std::string text = absl::StrCat(
       "attempt ", attempt.attempt, ": placed at ", Time(attempt.create_time), " on ",
       attempt.ranks.size() == 1 ? "" : absl::StrCat(attempt.ranks.size(), " slots of "),
       absl::StrJoin(nodes, ", "), " from step ", attempt.restore_step);
+  if (const std::string over = DescribeGroupsOverNodes(ranks, group); !over.empty()) {
+    absl::StrAppend(&text, "; ", over);
+  }
   const RankRecord* first = nullptr;
   for (const RankRecord& rank : attempt.ranks) {
     if (!rank.failure.has_value()) continue;
@@ -244,7 +252,7 @@ Explanation Explain(const JobRecord& job, const std::vector<AttemptRecord>& atte
   if (elastic) DescribeSlots(job, attempts.back(), snapshot, options, explanation.details);
   const size_t skipped = attempts.size() > kMostAttempts ? attempts.size() - kMostAttempts : 0;
   for (size_t i = skipped; i < attempts.size(); ++i) {
-    explanation.details.push_back(DescribeAttempt(attempts[i]));
+    explanation.details.push_back(DescribeAttempt(attempts[i], job.group_ranks));
   }
   if (job.failure.has_value()) {
     explanation.details.push_back(absl::StrCat(

@@ -1,10 +1,12 @@
 // Where a gang goes: SlotTable's search for free slots.
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <tuple>
 #include <utility>
 
+#include "server/scheduler/rank_groups.h"
 #include "server/scheduler/slots.h"
 
 namespace trainyard {
@@ -65,8 +67,8 @@ Placement::Rank SlotTable::FindOne(const std::vector<int>& pool_of) const {
   return best;
 }
 
-// Among pools that do with equally few nodes the one of which least stays free, so that large gangs
-// find the others whole.
+// Among pools that split equally few groups, and then do with equally few nodes, the one of which
+// least stays free, so that large gangs find the others whole.
 std::vector<Placement::Rank> SlotTable::FindIn(const SlotDemand& demand,
                                                const std::vector<Pool>& pools,
                                                const std::vector<Counts>& counts) const {
@@ -88,10 +90,12 @@ std::vector<Placement::Rank> SlotTable::FindIn(const SlotDemand& demand,
     }
   }
   std::vector<Placement::Rank> best;
-  std::pair<int, int> least;  // nodes, slots that are free
+  std::tuple<int, int, int> least;  // groups that are split, nodes, slots that are free
   for (size_t i = 0; i < pools.size(); ++i) {
-    std::vector<Placement::Rank> ranks = LayOut(std::move(candidates[i]), demand.count);
-    const std::pair<int, int> takes(NodesIn(ranks), counts[i].free - counts[i].kept);
+    std::vector<Placement::Rank> ranks =
+        LayOut(std::move(candidates[i]), demand.count, demand.group);
+    const std::tuple<int, int, int> takes(GroupsOverNodes(ranks, demand.group), NodesIn(ranks),
+                                          counts[i].free - counts[i].kept);
     if (!best.empty() && takes >= least) continue;
     best = std::move(ranks);
     least = takes;
@@ -99,40 +103,68 @@ std::vector<Placement::Rank> SlotTable::FindIn(const SlotDemand& demand,
   return best;
 }
 
-// Beginning with the nodes that have most free slots takes the fewest nodes. The last part goes to
-// the node that then has the fewest left.
-std::vector<Placement::Rank> SlotTable::LayOut(std::vector<Candidate> candidates, int count) {
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const auto& a, const auto& b) { return a.slots.size() > b.slots.size(); });
-  std::vector<Placement::Rank> ranks;
-  size_t next = 0;
-  while (static_cast<int>(ranks.size()) < count) {
-    const size_t left = count - ranks.size();
-    size_t chosen = next;
-    if (candidates[next].slots.size() >= left) {
-      while (chosen + 1 < candidates.size() && candidates[chosen + 1].slots.size() >= left) {
-        ++chosen;
-      }
-      // Among equals the first by name.
-      while (chosen > next &&
-             candidates[chosen - 1].slots.size() == candidates[chosen].slots.size()) {
-        --chosen;
-      }
-    }
-    const Candidate& from = candidates[chosen];
-    for (size_t i = 0; i < from.slots.size() && i < left; ++i) {
-      ranks.push_back({.node = from.node->name, .slots = {from.slots[i]}});
-    }
-    ++next;
+// Beginning with the nodes that have most parts takes the fewest nodes; of those with equally many
+// the one that keeps the fewest slots. The last parts go to the node that then has the fewest left.
+void SlotTable::TakeParts(size_t count, size_t unit, std::vector<Candidate>& candidates,
+                          std::vector<Placement::Rank>& ranks) {
+  if (count == 0) return;
+  size_t most = 0;
+  for (Candidate& one : candidates) {
+    one.parts = unit == 1 ? one.slots.size() : one.slots.size() / unit;
+    most = std::max(most, one.parts);
   }
+  const bool on_one_node = most >= count;  // then their order does not matter
+  if (!on_one_node) {
+    std::stable_sort(candidates.begin(), candidates.end(), [](const auto& a, const auto& b) {
+      return a.parts != b.parts ? a.parts > b.parts : a.slots.size() < b.slots.size();
+    });
+  }
+  for (size_t next = 0; count > 0; ++next) {
+    const bool last = on_one_node || candidates[next].parts >= count;
+    Candidate& from = last ? WithJustEnough(count, candidates) : candidates[next];
+    const size_t parts = std::min(from.parts, count);
+    const auto end = from.slots.begin() + static_cast<std::ptrdiff_t>(parts * unit);
+    for (auto slot = from.slots.begin(); slot != end; ++slot) {
+      ranks.push_back({.node = from.node->name, .slots = {*slot}});
+    }
+    from.slots.erase(from.slots.begin(), end);
+    from.parts -= parts;
+    count -= parts;
+  }
+}
+
+// Among equals the first by name.
+SlotTable::Candidate& SlotTable::WithJustEnough(size_t parts, std::vector<Candidate>& candidates) {
+  Candidate* best = nullptr;
+  for (Candidate& one : candidates) {
+    if (one.parts < parts) continue;
+    const bool better = best == nullptr || one.parts < best->parts ||
+                        (one.parts == best->parts && one.slots.size() < best->slots.size());
+    if (better) best = &one;
+  }
+  return *best;
+}
+
+// Whole groups first, as many as there is room for. Others are made of what the nodes have left.
+std::vector<Placement::Rank> SlotTable::LayOut(std::vector<Candidate> candidates, int count,
+                                               int group) {
+  std::vector<Placement::Rank> ranks;
+  const auto all = static_cast<size_t>(count), unit = static_cast<size_t>(group);
+  if (group > 1) {
+    size_t whole = 0;
+    for (const Candidate& one : candidates) whole += one.slots.size() / unit;
+    TakeParts(std::min(whole, all / unit), unit, candidates, ranks);
+  }
+  TakeParts(all - ranks.size(), 1, candidates, ranks);
+  KeepGroupsTogether(ranks, group);
   return ranks;
 }
 
 std::vector<Placement::Rank> SlotTable::FindMore(const SlotDemand& demand,
                                                  const std::vector<Placement::Rank>& ranks,
                                                  int most) const {
-  std::set<std::string> on;
-  for (const Placement::Rank& rank : ranks) on.insert(rank.node);
+  std::map<absl::string_view, size_t> on;  // how many ranks there are
+  for (const Placement::Rank& rank : ranks) ++on[rank.node];
   const Pool pool = PoolOf(demand, ranks);
   const Counts counts = CountIn(demand, pool);
   if (pool.empty() || most < 1 || counts.free <= counts.kept) return {};
@@ -148,16 +180,32 @@ std::vector<Placement::Rank> SlotTable::FindMore(const SlotDemand& demand,
     if (!candidate.slots.empty()) candidates.push_back(std::move(candidate));
   }
   std::stable_sort(candidates.begin(), candidates.end(), [&on](const auto& a, const auto& b) {
-    return std::make_tuple(on.count(b.node->name), b.slots.size()) <
-           std::make_tuple(on.count(a.node->name), a.slots.size());
+    const auto of_a = on.find(a.node->name), of_b = on.find(b.node->name);
+    return std::make_tuple(of_b != on.end(), b.slots.size()) <
+           std::make_tuple(of_a != on.end(), a.slots.size());
   });
   std::vector<Placement::Rank> more;
-  for (const Candidate& candidate : candidates) {
-    for (const int slot : candidate.slots) {
-      if (static_cast<int>(more.size()) == most) return more;
-      more.push_back({.node = candidate.node->name, .slots = {slot}});
+  const auto wanted = static_cast<size_t>(most);
+  const auto take = [&](Candidate& from, size_t count) {
+    count = std::min({count, from.slots.size(), wanted - more.size()});
+    const auto end = from.slots.begin() + static_cast<std::ptrdiff_t>(count);
+    for (auto slot = from.slots.begin(); slot != end; ++slot) {
+      more.push_back({.node = from.node->name, .slots = {*slot}});
+    }
+    from.slots.erase(from.slots.begin(), end);
+  };
+  if (demand.group > 1) {
+    const auto unit = static_cast<size_t>(demand.group);
+    for (Candidate& from : candidates) {  // groups that the gang has begun on this node
+      const auto known = on.find(from.node->name);
+      const size_t missing = known == on.end() ? 0 : (unit - known->second % unit) % unit;
+      if (missing <= std::min(from.slots.size(), wanted - more.size())) take(from, missing);
+    }
+    for (Candidate& from : candidates) {  // whole groups
+      take(from, std::min(from.slots.size(), wanted - more.size()) / unit * unit);
     }
   }
+  for (Candidate& from : candidates) take(from, from.slots.size());
   return more;
 }
 

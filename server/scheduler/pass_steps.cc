@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "server/scheduler/elastic.h"
+#include "server/scheduler/rank_groups.h"
 #include "storage/records/reason_codes.h"
 
 namespace trainyard {
@@ -75,6 +76,11 @@ Reason ReasonForPlacement(const std::vector<Placement::Rank>& ranks, const JobRe
   for (const Placement::Rank& rank : ranks) {
     if (nodes.empty() || nodes.back() != rank.node) nodes.push_back(rank.node);
   }
+  const std::string over = DescribeGroupsOverNodes(ranks, job.group_ranks);
+  if (!over.empty()) {  // the ranks of a node may be apart
+    std::set<std::string> known;
+    std::erase_if(nodes, [&known](const std::string& node) { return !known.insert(node).second; });
+  }
   const bool again =
       !job.avoid_node.empty() && std::count(nodes.begin(), nodes.end(), job.avoid_node) > 0;
   return {reason::kPlaced,
@@ -82,7 +88,8 @@ Reason ReasonForPlacement(const std::vector<Placement::Rank>& ranks, const JobRe
                        absl::StrJoin(nodes, ", "),
                        again ? absl::StrCat("; ", job.avoid_node,
                                             " failed it last, but no other node could take it")
-                             : "")};
+                             : "",
+                       over.empty() ? "" : "; ", over)};
 }
 
 namespace {

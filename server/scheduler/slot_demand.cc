@@ -12,6 +12,7 @@ SlotDemand WholeDemandOf(const JobRecord& job) {
                     .device = job.device,
                     .bytes = job.bytes_per_slot,
                     .most = job.max_slots,
+                    .group = std::max(1, job.group_ranks),
                     .mixed = job.arithmetic_rule == ArithmeticRule::kAny};
   if (job.arithmetic_rule == ArithmeticRule::kSame) demand.arithmetic = job.arithmetic;
   return demand;

@@ -17,6 +17,7 @@ struct SlotDemand {
   int64_t bytes = 0;
   std::string avoid;       // a node whose slots do not serve; "": none
   int most = 0;            // what it takes if there is so much; less than `count`: that
+  int group = 1;           // so many neighbours are best on one node; a preference, no demand
   bool mixed = false;      // its slots may have several fingerprints
   std::string arithmetic;  // the fingerprint that its slots must have, as text; "": any
 };

@@ -69,7 +69,10 @@ class SlotTable {
   // Whether all slots that take work now, were they free, could hold it.
   bool CouldHold(const SlotDemand& demand) const;
 
-  // Slots for the whole gang on the fewest nodes, or nothing. Changes nothing.
+  // Slots for the whole gang on the fewest nodes, or nothing; in the order of the ranks. Where
+  // there are groups of ranks that are best on one node (rank_groups.h), as few of them as can be
+  // are on several: that comes before few nodes. It never decides whether there is something.
+  // Changes nothing.
   std::optional<std::vector<Placement::Rank>> Find(const SlotDemand& demand) const;
 
   // Of the slots that a gang has, any of which stands for all; empty: it is not known here.
@@ -79,7 +82,7 @@ class SlotTable {
   bool MayShare(const SlotDemand& demand, const std::vector<Placement::Rank>& ranks) const;
 
   // At most `most` more slots of the pool of `ranks`, on their nodes first, then on as few others
-  // as can be; perhaps none. Changes nothing.
+  // as can be; perhaps none. What completes groups on one node comes first. Changes nothing.
   std::vector<Placement::Rank> FindMore(const SlotDemand& demand,
                                         const std::vector<Placement::Rank>& ranks, int most) const;
 
@@ -141,6 +144,7 @@ class SlotTable {
   struct Candidate {
     const Node* node = nullptr;
     std::vector<int> slots;
+    size_t parts = 0;  // how many times so many slots as are taken together
   };
 
   void AddNode(const NodeRecord& record, const std::multiset<int>& held);
@@ -158,7 +162,13 @@ class SlotTable {
   // In one of the pools, each of which has enough.
   std::vector<Placement::Rank> FindIn(const SlotDemand& demand, const std::vector<Pool>& pools,
                                       const std::vector<Counts>& counts) const;
-  static std::vector<Placement::Rank> LayOut(std::vector<Candidate> candidates, int count);
+  static std::vector<Placement::Rank> LayOut(std::vector<Candidate> candidates, int count,
+                                             int group);
+  // Takes `count` parts of `unit` slots, each on one node: at least so many are there.
+  static void TakeParts(size_t count, size_t unit, std::vector<Candidate>& candidates,
+                        std::vector<Placement::Rank>& ranks);
+  // Of those with at least so many parts, of which there must be one, the one with fewest.
+  static Candidate& WithJustEnough(size_t parts, std::vector<Candidate>& candidates);
   // `pool_of`: as PoolOfEachKind has it.
   Placement::Rank FindOne(const std::vector<int>& pool_of) const;
 

@@ -220,6 +220,7 @@ JobRecord JobOf(const pqxx::row& row) {
   job.labels = MapOf(TextOf(row, "labels"));
   job.priority = row["priority"].as<int>();
   job.logical_ranks = row["logical_ranks"].as<int>();
+  job.group_ranks = row["group_ranks"].as<int>();
   job.min_slots = row["min_slots"].as<int>();
   job.max_slots = row["max_slots"].as<int>();
   job.resize = ResizeOf(row);

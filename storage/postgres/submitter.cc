@@ -52,7 +52,7 @@ absl::StatusOr<JobRecord> FindConflictingJob(Transaction& transaction, const Job
 struct Columns {
   std::vector<std::string> uids, projects, job_ids, creators, request_ids, labels, devices, codes,
       messages, specs, plans, feeds, rules;
-  std::vector<int> priorities, min_slots, max_slots, max_restarts, logical_ranks;
+  std::vector<int> priorities, min_slots, max_slots, max_restarts, logical_ranks, groups;
   std::vector<int64_t> bytes, steps, backoffs;
 
   void Add(const JobRecord& j) {
@@ -70,6 +70,7 @@ struct Columns {
     steps.push_back(j.total_steps);
     max_restarts.push_back(j.max_restarts);
     logical_ranks.push_back(j.logical_ranks);
+    groups.push_back(j.group_ranks);
     rules.emplace_back(ArithmeticRuleName(j.arithmetic_rule));
     backoffs.push_back(absl::ToInt64Microseconds(j.backoff));
     codes.push_back(j.reason.code);
@@ -83,7 +84,7 @@ struct Columns {
   Params Values() const {
     return Params(uids, projects, job_ids, creators, request_ids, labels, priorities, min_slots,
                   max_slots, devices, bytes, steps, max_restarts, backoffs, codes, messages, specs,
-                  plans, feeds, logical_ranks, rules, static_cast<int64_t>(uids.size()));
+                  plans, feeds, logical_ranks, rules, groups, static_cast<int64_t>(uids.size()));
   }
 };
 

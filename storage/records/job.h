@@ -191,7 +191,10 @@ struct JobRecord {
   std::map<std::string, std::string> labels;
   int priority = 0;
   int logical_ranks = 0;  // the most ranks that it can have; 0: not known, of a server of before
-  std::string device;     // "", "CPU" or "CUDA"
+  // So many neighbours among its ranks share shards (parallel.layout.tensor): they are best on one
+  // node. 1: none, or not known, of a server of before.
+  int group_ranks = 1;
+  std::string device;  // "", "CPU" or "CUDA"
   ArithmeticRule arithmetic_rule = ArithmeticRule::kUnknown;
   int64_t bytes_per_slot = 0;
   int64_t total_steps = 0;

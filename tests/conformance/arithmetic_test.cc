@@ -15,6 +15,7 @@ class ArithmeticSuite : public StoreSuite {
     Register("n1", 8);
     JobRecord job = NewJob(id);
     job.arithmetic_rule = rule;
+    job.group_ranks = 2;
     EXPECT_TRUE(jobs().Submit(job).ok());
     EXPECT_EQ(Get(id).arithmetic_rule, rule);
     EXPECT_EQ(Place(Get(id), {"n1"}, {slot}), 1);
@@ -80,6 +81,7 @@ TEST_P(ArithmeticSuite, ABoundJobStaysBoundThroughFailuresAndItsEnd) {
   ASSERT_TRUE(jobs().Resume({"default", "a"}, 0, {reason::kResumedByUser, "r"}).ok());
   EXPECT_EQ(Get("a").arithmetic, kBoundTo);
   EXPECT_EQ(Seen(job.uid).arithmetic_rule, ArithmeticRule::kSame);
+  EXPECT_EQ(Seen(job.uid).group_ranks, 2);
 }
 
 INSTANTIATE_TEST_SUITE_P(Stores, ArithmeticSuite, ::testing::Values("memory", "postgres"));

@@ -14,6 +14,7 @@ TEST_P(StoreSuite, SubmittedJobReadsBackAsItWas) {
   job.request_id = "r1";
   job.priority = -7;
   job.device = "CUDA";
+  job.group_ranks = 4;
   job.bytes_per_slot = int64_t{80} << 30;
   const auto made = jobs().Submit(job);
   ASSERT_OK(made.status());
@@ -25,6 +26,7 @@ TEST_P(StoreSuite, SubmittedJobReadsBackAsItWas) {
   EXPECT_EQ(read.labels, job.labels);
   EXPECT_EQ(read.priority, -7);
   EXPECT_EQ(read.device, "CUDA");
+  EXPECT_EQ(read.group_ranks, 4);
   EXPECT_EQ(read.bytes_per_slot, job.bytes_per_slot);
   EXPECT_EQ(read.backoff, job.backoff);
   EXPECT_EQ(read.state, JobState::kQueued);

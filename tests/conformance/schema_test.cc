@@ -123,6 +123,7 @@ TEST(Migrations, JobsOfServersBeforeHaveNoResizeAndMayBeGivenARange) {
       EXPECT_EQ(job->logical_ranks, 0);
       EXPECT_EQ(job->arithmetic_rule, ArithmeticRule::kUnknown);
       EXPECT_EQ(job->arithmetic, "");
+      EXPECT_EQ(job->group_ranks, 1);
       EXPECT_FALSE(job->resize.has_value());
       EXPECT_OK(stores->jobs().SetSlotRange({"default", id}, 0, {1, 3, 5}, "x").status());
       EXPECT_EQ(stores->jobs().Get({"default", id})->max_slots, 3);

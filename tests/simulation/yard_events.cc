@@ -77,6 +77,8 @@ void Yard::SubmitSome() {
   const bool elastic = Chance(40);
   if (elastic) job.max_slots += 1 + Draw(4);
   job.logical_ranks = job.max_slots + Draw(3);
+  // Ranks that share shards: it decides where a gang goes, never whether it goes.
+  if (!elastic && job.min_slots % 2 == 0) job.group_ranks = 2;
   constexpr ArithmeticRule kRules[] = {ArithmeticRule::kUnknown, ArithmeticRule::kAny,
                                        ArithmeticRule::kSameInAttempt, ArithmeticRule::kSame};
   job.arithmetic_rule = kRules[Draw(4)];

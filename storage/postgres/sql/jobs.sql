@@ -11,12 +11,12 @@ WITH submitted AS (
   SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::integer[],
                        $8::integer[], $9::integer[], $10::text[], $11::bigint[], $12::bigint[], $13::integer[],
                        $14::bigint[], $15::text[], $16::text[], $17::text[], $18::text[], $19::text[], $20::integer[],
-                       $21::text[])
+                       $21::text[], $22::integer[])
     WITH ORDINALITY
     AS s (uid, project, job_id, creator, request_id, labels, priority, min_slots, max_slots, device, bytes_per_slot,
           total_steps, max_restarts, backoff_us, reason_code, reason_message, spec, plan_summary, feed, logical_ranks,
-          arithmetic_rule, place)
-  LIMIT $22  -- how many there are, for the planner: a plan that serves any number takes them for few
+          arithmetic_rule, group_ranks, place)
+  LIMIT $23  -- how many there are, for the planner: a plan that serves any number takes them for few
 ), named AS (
   INSERT INTO job_specs (job_uid, project, job_id, request_id, create_time, spec, plan_summary)
   SELECT uid, project, job_id, nullif(request_id, ''), now() + (place - 1) * interval '1 microsecond', spec::bytea,
@@ -28,10 +28,10 @@ WITH submitted AS (
   INSERT INTO jobs (uid, project, job_id, creator, request_id, labels, priority, min_slots, max_slots,
                     device, bytes_per_slot, total_steps, max_restarts, backoff_us, create_time,
                     update_time, state, reason_code, reason_message, suspend_cause, version, attempt,
-                    restarts, step, newest_checkpoint_uri, feed_sequence, logical_ranks, arithmetic_rule)
+                    restarts, step, newest_checkpoint_uri, feed_sequence, logical_ranks, arithmetic_rule, group_ranks)
   SELECT uid, project, job_id, creator, nullif(request_id, ''), labels::jsonb, priority, min_slots, max_slots,
          device, bytes_per_slot, total_steps, max_restarts, backoff_us, create_time, create_time, 'QUEUED', reason_code,
-         reason_message, 'NONE', 1, 0, 0, 0, '', 1, logical_ranks, arithmetic_rule
+         reason_message, 'NONE', 1, 0, 0, 0, '', 1, logical_ranks, arithmetic_rule, group_ranks
   FROM submitted JOIN named USING (uid)
 ), feed AS (
   INSERT INTO feed (job_uid, sequence, month, time, attempt, kind, body)

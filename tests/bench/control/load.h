@@ -68,9 +68,9 @@ int RunList(const Target& target, const std::string& filter, int page_size, int 
 int RunWatch(const Target& target, const std::string& names_file, int watchers, int connections);
 
 // Full passes of the planner over a queue, in this process, the nodes being of so many
-// fingerprints of the arithmetic.
-int RunPass(int queued, int nodes, int slots_per_node, int rounds, int fingerprints,
-            int free_nodes);
+// fingerprints of the arithmetic. Of jobs that have so many slots `group` ranks share shards.
+int RunPass(int queued, int nodes, int slots_per_node, int rounds, int fingerprints, int free_nodes,
+            int group);
 
 // Passes over changes alone, of the jobs in a real database: each begins with one job submitted,
 // and reads, folds and plans. One in ten reads the leases, too, as a leader does twice a second.

@@ -79,7 +79,7 @@ int Main(int argc, char** argv) {
   watch->add_option("--names", names_file)->required();
   watch->add_option("--watchers", watchers);
   watch->add_option("--connections", connections);
-  int queued = 1, nodes = 1, slots = 8, rounds = 5, fingerprints = 1, free_nodes = 1;
+  int queued = 1, nodes = 1, slots = 8, rounds = 5, fingerprints = 1, free_nodes = 1, group = 1;
   CLI::App* pass = app.add_subcommand("pass");
   pass->add_option("--queued", queued);
   pass->add_option("--nodes", nodes);
@@ -87,6 +87,7 @@ int Main(int argc, char** argv) {
   pass->add_option("--rounds", rounds);
   pass->add_option("--fingerprints", fingerprints)->check(CLI::PositiveNumber);
   pass->add_option("--free-nodes", free_nodes);
+  pass->add_option("--group", group)->check(CLI::PositiveNumber);
   std::string database;
   CLI::App* delta = app.add_subcommand("delta");
   delta->add_option("--database", database)->required();
@@ -99,7 +100,7 @@ int Main(int argc, char** argv) {
   if (list->parsed()) return RunList(target, filter, page_size, calls);
   if (watch->parsed()) return RunWatch(target, names_file, watchers, connections);
   if (delta->parsed()) return RunDelta(database, rounds);
-  return RunPass(queued, nodes, slots, rounds, fingerprints, free_nodes);
+  return RunPass(queued, nodes, slots, rounds, fingerprints, free_nodes, group);
 }
 
 }  // namespace

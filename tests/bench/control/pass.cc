@@ -15,8 +15,8 @@ namespace trainyard::bench {
 // All slots are taken but those of `free_nodes`, so that a pass looks at the whole queue: jobs of
 // eight demands, in an order of priorities, of which some start. Nodes take turns at `fingerprints`
 // fingerprints of their arithmetic.
-int RunPass(int queued, int nodes, int slots_per_node, int rounds, int fingerprints,
-            int free_nodes) {
+int RunPass(int queued, int nodes, int slots_per_node, int rounds, int fingerprints, int free_nodes,
+            int group) {
   SchedulerSnapshot snapshot;
   snapshot.now = absl::Now();
   for (int n = 0; n < nodes; ++n) {
@@ -58,6 +58,7 @@ int RunPass(int queued, int nodes, int slots_per_node, int rounds, int fingerpri
     job.arithmetic_rule = ArithmeticRule::kSameInAttempt;
     job.priority = i % 5;
     job.min_slots = job.max_slots = 1 << i % 4;
+    if (job.min_slots % group == 0) job.group_ranks = group;
     job.bytes_per_slot = i % 8 < 4 ? int64_t{1} << 30 : int64_t{40} << 30;
     job.create_time = snapshot.now - absl::Seconds(queued - i);
     queue->push_back(std::make_shared<const JobRecord>(std::move(job)));

@@ -141,6 +141,7 @@ class Cluster {
                                .bytes = int64_t{1 << Draw(5)} << 30});
       job.max_slots += Draw(2) * Draw(6);
       job.arithmetic_rule = static_cast<ArithmeticRule>(Draw(4));
+      job.group_ranks = 1 + submitted_ % 3;
       job.logical_ranks = Draw(2) * (job.max_slots + Draw(4));
       // Some seem to come from the future: the store's clock was set back.
       job.create_time = now_ - absl::Milliseconds(Draw(50) - (Draw(10) == 0 ? 300 : 0));

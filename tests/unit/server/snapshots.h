@@ -50,6 +50,7 @@ struct JobSpecs {
   int logical_ranks = 0;
   ArithmeticRule rule = ArithmeticRule::kSameInAttempt;
   std::string arithmetic;  // that it is bound to
+  int group = 1;           // of ranks that share shards
 };
 
 inline JobRecord MakeJob(const JobSpecs& spec) {
@@ -64,6 +65,7 @@ inline JobRecord MakeJob(const JobSpecs& spec) {
   job.device = spec.device;
   job.arithmetic_rule = spec.rule;
   job.arithmetic = spec.arithmetic;
+  job.group_ranks = spec.group;
   job.bytes_per_slot = spec.bytes;
   job.create_time = TestNow() - absl::Seconds(spec.age_seconds);
   job.state = JobState::kQueued;
