@@ -12,6 +12,7 @@
 #include "server/api/names.h"
 #include "server/api/page_token.h"
 #include "server/api/services.h"
+#include "server/api/submission.h"
 #include "server/api/unary_call.h"
 #include "server/api/watch_stream.h"
 #include "server/rpc/bridge.h"
@@ -297,8 +298,8 @@ class JobService final : public v1::JobService::CallbackService {
     TY_ASSIGN_OR_RETURN(const auto attempts, b_.stores.fleet().ListAttempts(job.uid));
     TY_ASSIGN_OR_RETURN(SchedulerSnapshot snapshot, b_.stores.scheduler().ReadSnapshot());
     TrustLeases(snapshot);
-    TY_ASSIGN_OR_RETURN(*response,
-                        ToProto(job, trainyard::Explain(job, attempts, snapshot, b_.planner)));
+    TY_ASSIGN_OR_RETURN(*response, ToProto(job, trainyard::Explain(job, attempts, snapshot,
+                                                                   b_.planner, IsAccepted)));
     return absl::OkStatus();
   }
 

@@ -17,6 +17,7 @@
 #include "executor/plan/spec/spec.h"
 #include "server/api/names.h"
 #include "server/scheduler/slots.h"
+#include "server/scheduler/spec_changes.h"
 #include "storage/base/field_error.h"
 #include "storage/base/ids.h"
 #include "storage/base/status.h"
@@ -98,7 +99,24 @@ std::string FamilyOf(const v1::JobSpec& spec) {
   return field == nullptr ? "job" : field->name();
 }
 
+absl::StatusOr<v1::JobSpec> CheckSpec(const v1::JobSpec& given) {
+  if (given.ByteSizeLong() > kLargestSpec) {
+    return FieldError("job.spec", absl::StrCat(given.ByteSizeLong(), " bytes"),
+                      absl::StrCat("at most ", kLargestSpec));
+  }
+  TY_ASSIGN_OR_RETURN(v1::JobSpec spec, plan::ResolveSpec(given));
+  if (spec.ByteSizeLong() > kLargestResolvedSpec) {
+    return FieldError(
+        "job.spec",
+        absl::StrCat(spec.ByteSizeLong(), " bytes with every archive of spec.data named"),
+        absl::StrCat("at most ", kLargestResolvedSpec, "; use fewer archives"));
+  }
+  return spec;
+}
+
 }  // namespace
+
+bool IsAccepted(const v1::JobSpec& spec) { return CheckSpec(spec).ok(); }
 
 absl::StatusOr<JobRecord> CheckSubmission(const v1::SubmitJobRequest& request,
                                           const std::string& parent, const std::string& creator) {
@@ -118,17 +136,7 @@ absl::StatusOr<JobRecord> CheckSubmission(const v1::SubmitJobRequest& request,
     return FieldError("job.priority", absl::StrCat(job.priority()), "-1000 to 1000");
   }
   if (!job.has_spec()) return absl::InvalidArgumentError("job.spec: missing");
-  if (job.spec().ByteSizeLong() > kLargestSpec) {
-    return FieldError("job.spec", absl::StrCat(job.spec().ByteSizeLong(), " bytes"),
-                      absl::StrCat("at most ", kLargestSpec));
-  }
-  TY_ASSIGN_OR_RETURN(const v1::JobSpec spec, plan::ResolveSpec(job.spec()));
-  if (spec.ByteSizeLong() > kLargestResolvedSpec) {
-    return FieldError(
-        "job.spec",
-        absl::StrCat(spec.ByteSizeLong(), " bytes with every archive of spec.data named"),
-        absl::StrCat("at most ", kLargestResolvedSpec, "; use fewer archives"));
-  }
+  TY_ASSIGN_OR_RETURN(const v1::JobSpec spec, CheckSpec(job.spec()));
 
   record.uid = RandomHex(16);
   record.job_id = job.job_id();
@@ -195,9 +203,11 @@ absl::Status CheckFits(const JobRecord& job, const plan::DataFacts& facts,
   }
   if (all == 0) return absl::OkStatus();
   if (matching == 0) {
+    const SpecChanges changes(job, IsAccepted);
     return absl::FailedPreconditionError(absl::StrCat(
         "spec.resources.device: no node that ever registered has a ", job.device, " slot (", all,
-        " of another kind); leave device out, or connect such a node first"));
+        " of another kind); ", changes.MayHaveAnyDevice() ? "leave device out, or " : "",
+        "connect such a node first"));
   }
   if (largest < job.bytes_per_slot) {
     return absl::FailedPreconditionError(
@@ -209,11 +219,15 @@ absl::Status CheckFits(const JobRecord& job, const plan::DataFacts& facts,
   int widest = 0;
   for (const auto& [device, count] : gang_slots) widest = std::max(widest, count);
   if (widest < job.min_slots) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("spec.resources.min_slots: needs ", DescribeDemand(WholeDemandOf(job)),
-                     ", but all nodes that ever registered have ", widest,
-                     " such together; min_slots of at most ", widest,
-                     " would fit, or connect more nodes first"));
+    const SpecChanges changes(job, IsAccepted);
+    const int most = changes.MostSlots(widest);
+    return absl::FailedPreconditionError(absl::StrCat(
+        "spec.resources.min_slots: needs ", DescribeDemand(WholeDemandOf(job)),
+        ", but all nodes that ever registered have ", widest, " such together; ",
+        most > 0 ? absl::StrCat("min_slots ", changes.NeedsMaxSlots(most) ? "and max_slots " : "",
+                                "of at most ", most, " would fit, or ")
+                 : "",
+        "connect more nodes first"));
   }
   return absl::OkStatus();
 }

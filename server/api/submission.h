@@ -21,6 +21,9 @@ namespace trainyard {
 absl::StatusOr<JobRecord> CheckSubmission(const v1::SubmitJobRequest& request,
                                           const std::string& parent, const std::string& creator);
 
+// Whether CheckSubmission would accept a job of this spec.
+bool IsAccepted(const v1::JobSpec& spec);
+
 // Fills in `plan_summary`, `bytes_per_slot` and `total_steps`.
 void SetSizing(JobRecord& job, const Sizing& sizing);
 

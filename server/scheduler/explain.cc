@@ -13,7 +13,6 @@
 #include "server/scheduler/slots.h"
 #include "storage/records/change.h"
 #include "storage/records/reason_codes.h"
-#include "trainyard/v1/spec.pb.h"
 
 namespace trainyard {
 namespace {
@@ -129,7 +128,8 @@ std::string DescribeAttempt(const AttemptRecord& attempt, int group) {
 }
 
 void SuggestForWaiting(const Explanation& explanation, const SlotDemand& demand,
-                       const SchedulerSnapshot& snapshot, std::vector<std::string>& out) {
+                       const SchedulerSnapshot& snapshot, const SpecChanges& changes,
+                       std::vector<std::string>& out) {
   const std::string& code = explanation.reason.code;
   if (code == reason::kNoNodes) {
     out.push_back("start an agent: trainyard-agent --server HOST:PORT --token-file F");
@@ -150,26 +150,34 @@ void SuggestForWaiting(const Explanation& explanation, const SlotDemand& demand,
     }
   }
   if (!device) {
-    out.push_back(absl::StrCat("no node has a ", demand.device,
-                               " slot: leave resources.device out, or add such a node"));
+    out.push_back(absl::StrCat("no node has a ", demand.device, " slot: ",
+                               changes.MayHaveAnyDevice() ? "leave resources.device out, or " : "",
+                               "add such a node"));
   } else if (largest < demand.bytes) {
-    out.push_back(
-        absl::StrCat("the largest slot has ", DescribeBytes(largest),
-                     ": a smaller training.micro_batch_size or training.recompute needs less"));
+    const std::string less = changes.WhatNeedsLessMemory();
+    out.push_back(absl::StrCat("the largest slot has ", DescribeBytes(largest), ": ",
+                               less.empty() ? "a smaller model needs less memory" : less));
   } else {
-    out.push_back("ask for fewer slots (resources.min_slots), undrain a node, or add one");
+    const bool fewer = changes.MostSlots(demand.count - 1) > 0;
+    out.push_back(absl::StrCat(fewer ? "ask for fewer slots (resources.min_slots), " : "",
+                               "undrain a node, or add one"));
   }
 }
 
-void SuggestForFailure(const FailureRecord& failure, std::vector<std::string>& out) {
+void SuggestForFailure(const FailureRecord& failure, const SpecChanges& changes,
+                       std::vector<std::string>& out) {
   const std::string& category = failure.category;
-  if (category == "OUT_OF_MEMORY")
-    out.push_back("a smaller training.micro_batch_size or training.recompute needs less memory");
+  if (const std::string less = changes.WhatNeedsLessMemory();
+      category == "OUT_OF_MEMORY" && !less.empty()) {
+    out.push_back(less);
+  }
   if (category == "NUMERIC") {
-    out.push_back(
+    out.push_back(absl::StrCat(
         "a lower schedule.learning_rate, more schedule.warmup_steps or optimizer.clip_norm "
-        "may keep the loss finite; training.on_non_finite=ROLL_BACK leaves out the data that broke "
-        "it");
+        "may keep the loss finite",
+        changes.MayRollBack()
+            ? "; training.on_non_finite=ROLL_BACK leaves out the data that broke it"
+            : ""));
   }
   if (category == "LOST")
     out.push_back(
@@ -179,13 +187,6 @@ void SuggestForFailure(const FailureRecord& failure, std::vector<std::string>& o
     out.push_back("look at the agent's log on the node, then resume it");
   if (category == "STORAGE") out.push_back("free space where the checkpoints go, then resume it");
   if (category == "USER") out.push_back("mend the job file as the message says, then submit again");
-}
-
-// Defaults of a stored spec are filled in.
-int LogicalRanksOf(const JobRecord& job, const SlotDemand& demand) {
-  v1::JobSpec spec;
-  const bool said = spec.ParseFromString(job.spec) && spec.parallel().has_logical_ranks();
-  return said ? spec.parallel().logical_ranks() : demand.count;
 }
 
 void DescribeLostOf(const JobRecord& job, const NodeRecord& node, const PlannerOptions& options,
@@ -203,10 +204,12 @@ void DescribeLostOf(const JobRecord& job, const NodeRecord& node, const PlannerO
 }  // namespace
 
 Explanation Explain(const JobRecord& job, const std::vector<AttemptRecord>& attempts,
-                    const SchedulerSnapshot& snapshot, const PlannerOptions& options) {
+                    const SchedulerSnapshot& snapshot, const PlannerOptions& options,
+                    const AcceptsSpec& accepts) {
+  const SpecChanges changes(job, accepts);
   Explanation explanation{.reason = job.reason};
   if (job.state == JobState::kQueued && !IsResizing(job)) {
-    const Description description = Describe(snapshot, options, job.uid);
+    const Description description = Describe(snapshot, options, job.uid, changes);
     SlotTable slots(snapshot);
     const SlotDemand demand = slots.DemandOf(job);
     if (description.queue_position > 0) {
@@ -216,7 +219,7 @@ Explanation Explain(const JobRecord& job, const std::vector<AttemptRecord>& atte
       if (code == reason::kWaitingForSlots || code == reason::kBehindOthers ||
           code == reason::kFitsNoNode) {
         const std::string smaller =
-            DescribeSmallerGang(description.smaller, demand, LogicalRanksOf(job, demand));
+            DescribeSmallerGang(description.smaller, demand, changes.logical_ranks());
         if (!smaller.empty()) absl::StrAppend(&explanation.reason.message, "; ", smaller);
       }
       explanation.ahead = description.ahead;
@@ -229,7 +232,7 @@ Explanation Explain(const JobRecord& job, const std::vector<AttemptRecord>& atte
       explanation.details.push_back(std::move(sentence));
     }
     explanation.suggestions = SuggestForArithmetic(slots, demand, description.mixed_starts);
-    SuggestForWaiting(explanation, demand, snapshot, explanation.suggestions);
+    SuggestForWaiting(explanation, demand, snapshot, changes, explanation.suggestions);
   }
   if (!job.arithmetic.empty()) {
     explanation.details.push_back(absl::StrCat("is bound by parallel.arithmetic SAME to '",
@@ -259,7 +262,9 @@ Explanation Explain(const JobRecord& job, const std::vector<AttemptRecord>& atte
         "failure: ", job.failure->category, " on rank ", job.failure->rank, " (nodes/",
         job.failure->node, "), ", job.failure->retryable ? "retryable" : "not retryable", ": ",
         job.failure->message));
-    if (job.state == JobState::kFailed) SuggestForFailure(*job.failure, explanation.suggestions);
+    if (job.state == JobState::kFailed) {
+      SuggestForFailure(*job.failure, changes, explanation.suggestions);
+    }
   }
   return explanation;
 }

@@ -19,8 +19,10 @@ struct Explanation {
   std::vector<std::string> suggestions;
 };
 
-// `attempts` of the job, oldest first.
+// `attempts` of the job, oldest first. Advice is given only where `accepts` accepts what comes of
+// it.
 Explanation Explain(const JobRecord& job, const std::vector<AttemptRecord>& attempts,
-                    const SchedulerSnapshot& snapshot, const PlannerOptions& options);
+                    const SchedulerSnapshot& snapshot, const PlannerOptions& options,
+                    const AcceptsSpec& accepts = {});
 
 }  // namespace trainyard

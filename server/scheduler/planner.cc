@@ -183,7 +183,7 @@ Pass PlanPass(const SchedulerSnapshot& snapshot, const PlannerOptions& options) 
 }
 
 Description Describe(const SchedulerSnapshot& snapshot, const PlannerOptions& options,
-                     const std::string& uid) {
+                     const std::string& uid, const SpecChanges& changes) {
   PlannerOptions whole = options;
   whole.most_placements = SIZE_MAX;
   Pass pass;
@@ -205,7 +205,7 @@ Description Describe(const SchedulerSnapshot& snapshot, const PlannerOptions& op
                             .earliest_start = entry.earliest_start};
     const std::string& code = entry.reason.code;
     if (!entry.placed) {
-      description.smaller = FindSmallerGang(*before, demand);
+      description.smaller = FindSmallerGang(*before, demand, changes);
       description.mixed_starts = before->Find(OfAnyArithmetic(demand)).has_value();
     }
     if (code == reason::kNoNodes || code == reason::kFitsNoNode) {

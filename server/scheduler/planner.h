@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "server/scheduler/smaller_gang.h"
+#include "server/scheduler/spec_changes.h"
 #include "storage/scheduler_store.h"
 
 namespace trainyard {
@@ -74,9 +75,9 @@ struct Pass {
 // The definition of what a pass decides: job after job. SchedulerState::Plan finds the same faster.
 Pass PlanPass(const SchedulerSnapshot& snapshot, const PlannerOptions& options);
 
-// What the same pass says of the job with `uid`.
+// What the same pass says of the job with `uid`, of which `changes` says what it may have instead.
 Description Describe(const SchedulerSnapshot& snapshot, const PlannerOptions& options,
-                     const std::string& uid);
+                     const std::string& uid, const SpecChanges& changes = SpecChanges({}, {}));
 
 std::string JobNameOf(const JobRecord& job);
 

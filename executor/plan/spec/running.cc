@@ -8,6 +8,8 @@ namespace trainyard::plan {
 
 namespace {
 
+constexpr int64_t kMostSlots = 65536;
+
 absl::Status ResolveLossScale(v1::LossScale& loss_scale) {
   const std::string at = "spec.precision.loss_scale.";
   if (!loss_scale.has_initial()) loss_scale.set_initial(65536);
@@ -40,8 +42,8 @@ absl::Status ResolveResources(v1::Resources& resources) {
   const std::string at = "spec.resources.";
   if (!resources.has_min_slots()) resources.set_min_slots(1);
   if (!resources.has_max_slots()) resources.set_max_slots(resources.min_slots());
-  TY_RETURN_IF_ERROR(CheckRange(at + "min_slots", resources.min_slots(), 1, 65536));
-  TY_RETURN_IF_ERROR(CheckRange(at + "max_slots", resources.max_slots(), 1, 65536));
+  TY_RETURN_IF_ERROR(CheckRange(at + "min_slots", resources.min_slots(), 1, kMostSlots));
+  TY_RETURN_IF_ERROR(CheckRange(at + "max_slots", resources.max_slots(), 1, kMostSlots));
   if (resources.max_slots() < resources.min_slots()) {
     return Invalid(at + "max_slots", resources.max_slots(), " is less than min_slots ",
                    resources.min_slots());
@@ -55,6 +57,15 @@ absl::Status ResolveResources(v1::Resources& resources) {
 
 namespace {
 
+// The next multiple of `sharing` that the job may have instead of `slots`: the one above, else, of
+// few logical ranks or very many slots, the one below; 0: neither.
+int64_t SlotsThatGroup(const v1::Parallel& parallel, int64_t slots, int64_t sharing) {
+  const int64_t below = slots / sharing * sharing, above = below + sharing;
+  const bool said = parallel.has_logical_ranks();
+  if (above <= kMostSlots && (!said || parallel.logical_ranks() >= above / sharing)) return above;
+  return said && parallel.logical_ranks() < below / sharing ? 0 : below;
+}
+
 // How many groups of ranks, which share the shards of a logical rank, `slots` slots are.
 absl::StatusOr<int64_t> GroupsOf(const v1::Parallel& parallel, int64_t slots) {
   if (!parallel.layout().has_tensor()) return slots;
@@ -66,8 +77,10 @@ absl::StatusOr<int64_t> GroupsOf(const v1::Parallel& parallel, int64_t slots) {
                    "spec.parallel.tensor");
   }
   if (slots % sharing != 0) {
-    return Invalid(at, sharing, " does not divide the ", slots, " slots of spec.resources; use ",
-                   sharing * (slots / sharing + 1), " slots, or let fewer ranks share");
+    const int64_t instead = SlotsThatGroup(parallel, slots, sharing);
+    return Invalid(at, sharing, " does not divide the ", slots, " slots of spec.resources; ",
+                   instead > 0 ? absl::StrCat("use ", instead, " slots, or ") : "",
+                   "let fewer ranks share");
   }
   return slots / sharing;
 }

@@ -437,9 +437,10 @@ TEST(SmallerGang, NamesAFewNodesAndCountsTheOthers) {
   Snapshots s;
   for (const char* name : {"a", "b", "c", "d", "e", "f"}) s.Node({.name = name, .cpu = 1});
   const SlotDemand demand{.count = 8};
-  const SmallerGang gang = FindSmallerGang(SlotTable(s.snapshot), demand);
+  const SmallerGang gang = FindSmallerGang(SlotTable(s.snapshot), demand, SpecChanges({}, {}));
   EXPECT_EQ(gang.slots, 6);
-  EXPECT_EQ(gang.present, 6);
+  EXPECT_EQ(gang.free, 6);
+  EXPECT_EQ(gang.later, 6);
   EXPECT_THAT(DescribeSmallerGang(gang, demand, 8),
               HasSubstr("1 on nodes/a, 1 on nodes/b, 1 on nodes/c, 1 on nodes/d and more on 2 "
                         "others: with resources.min_slots 6"));
