@@ -201,10 +201,14 @@ std::string RenderPlan(const Terminal& terminal, const v1::Job& job) {
 }
 
 std::string RenderLayouts(const Terminal& terminal, const v1::PlanLayoutsResponse& plan) {
-  bool timed = false;
-  for (const v1::LayoutPlan& layout : plan.layouts()) timed = timed || layout.step_seconds() > 0;
-  std::vector<std::string> header = {"SLOTS", "LOGICAL RANKS EACH", "BUSY", "MEMORY PER SLOT",
-                                     "SENT PER STEP"};
+  bool timed = false, shared = false;
+  for (const v1::LayoutPlan& layout : plan.layouts()) {
+    timed = timed || layout.step_seconds() > 0;
+    shared = shared || layout.has_layout();
+  }
+  std::vector<std::string> header = {"SLOTS"};
+  if (shared) header.push_back("LAYOUT.TENSOR");
+  header.insert(header.end(), {"LOGICAL RANKS EACH", "BUSY", "MEMORY PER SLOT", "SENT PER STEP"});
   if (timed) header.push_back("STEP, ESTIMATED");
   Table table(header);
   for (size_t column = 0; column < header.size(); ++column) {
@@ -213,14 +217,19 @@ std::string RenderLayouts(const Terminal& terminal, const v1::PlanLayoutsRespons
   std::string refused;
   for (const v1::LayoutPlan& layout : plan.layouts()) {
     if (!layout.refused().empty()) {
-      absl::StrAppend(&refused, layout.slots(),
-                      layout.slots() == 1 ? " slot: " : " slots: ", Shown(layout).refused(), "\n");
+      absl::StrAppend(&refused, layout.slots(), layout.slots() == 1 ? " slot" : " slots",
+                      layout.layout().tensor() > 1
+                          ? absl::StrCat(", parallel.layout.tensor ", layout.layout().tensor())
+                          : "",
+                      ": ", Shown(layout).refused(), "\n");
       continue;
     }
-    std::vector<std::string> row = {
-        FormatCount(layout.slots()), FormatCount(layout.logical_ranks_per_slot()),
-        absl::StrFormat("%.0f%%", 100 * layout.busy_share()), FormatBytes(layout.bytes_per_slot()),
-        FormatBytes(layout.sent_bytes_per_step())};
+    std::vector<std::string> row = {FormatCount(layout.slots())};
+    if (shared) row.push_back(FormatCount(std::max(1, layout.layout().tensor())));
+    row.insert(row.end(),
+               {FormatCount(layout.logical_ranks_per_slot()),
+                absl::StrFormat("%.0f%%", 100 * layout.busy_share()),
+                FormatBytes(layout.bytes_per_slot()), FormatBytes(layout.sent_bytes_per_step())});
     if (timed) {
       row.push_back(
           layout.step_seconds() > 0 ? absl::StrFormat("%.4g ms", 1e3 * layout.step_seconds()) : "");

@@ -1,12 +1,17 @@
 #include "executor/plan/layouts.h"
 
 #include <algorithm>
+#include <bit>
+#include <optional>
+#include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "executor/plan/build.h"
 #include "executor/plan/cost/gang_traffic.h"
 #include "executor/plan/spec/checks.h"
 #include "executor/plan/spec/mesh.h"
+#include "executor/plan/spec/spec.h"
 #include "storage/base/status.h"
 
 namespace trainyard::plan {
@@ -24,25 +29,42 @@ int64_t MostHosted(int64_t logical_ranks, int64_t slots) {
   return (logical_ranks + slots - 1) / slots;
 }
 
-v1::JobSpec On(v1::JobSpec spec, int32_t slots) {
-  spec.mutable_resources()->set_min_slots(slots);
-  spec.mutable_resources()->set_max_slots(slots);
+v1::JobSpec On(v1::JobSpec spec, const JobLayout& layout) {
+  spec.mutable_resources()->set_min_slots(layout.slots);
+  spec.mutable_resources()->set_max_slots(layout.slots);
+  spec.mutable_parallel()->clear_layout();
+  if (layout.tensor > 1) spec.mutable_parallel()->mutable_layout()->set_tensor(layout.tensor);
   return spec;
 }
 
-// Every rank computes, while the buckets that are ready travel; then what is left of them, and what
-// is sent after; and the buckets that the next forward pass has to wait for. Latencies, and what it
-// takes to add up what came, are left out.
+absl::StatusOr<Plan> ResolveAndBuild(const v1::JobSpec& spec, const DataFacts& facts) {
+  TY_ASSIGN_OR_RETURN(const v1::JobSpec resolved, ResolveSpec(spec));
+  return BuildPlan(resolved, facts);
+}
+
+// Of the work of a logical rank that this plan's rank does: all, but where others share its shards.
+double OwnShare(const Plan& plan) {
+  const double all =
+      plan.summary.flops_per_step() / static_cast<double>(plan.logical_ranks * plan.micro_batches);
+  return all > 0 ? 1 - plan.flops_elsewhere / all : 1;
+}
+
+// What ranks exchange that share shards, they wait for. Every rank computes, while the buckets that
+// are ready travel; then what is left of them, and what is sent after; and the buckets that the
+// next forward pass has to wait for. Latencies, and what it takes to add up what came, are left
+// out.
 double StepSeconds(const Plan& plan, int64_t hosted, const Rates& rates) {
-  const double work = plan.summary.flops_per_step() / static_cast<double>(plan.logical_ranks);
+  const double work =
+      OwnShare(plan) * plan.summary.flops_per_step() / static_cast<double>(plan.logical_ranks);
   const double micro_batch =
       work / static_cast<double>(plan.micro_batches) / rates.flops_per_second;
-  const double compute = work * static_cast<double>(hosted) / rates.flops_per_second;
-  if (plan.buckets.empty()) return compute;
   const Traffic sent = MostTraffic(plan);
   const auto seconds = [&](int64_t bytes) {
-    return static_cast<double>(bytes) / rates.bytes_per_second;
+    return bytes == 0 ? 0 : static_cast<double>(bytes) / rates.bytes_per_second;
   };
+  const double compute =
+      work * static_cast<double>(hosted) / rates.flops_per_second + seconds(sent.of_shards);
+  if (plan.buckets.empty()) return compute;
   // What is seen of buckets that travel during a pass: the last of the backward pass and the first
   // of the forward pass, and what takes longer than that pass.
   const auto seen = [&](int64_t bytes, double pass) {
@@ -69,46 +91,129 @@ std::vector<int32_t> SlotsWorthHaving(int64_t logical_ranks, int64_t most, size_
   return some;
 }
 
-absl::StatusOr<std::vector<v1::LayoutPlan>> PlanLayouts(const v1::JobSpec& spec,
-                                                        const DataFacts& facts,
-                                                        const std::vector<int32_t>& slots,
-                                                        const Rates& rates,
-                                                        const std::function<bool()>& stop) {
+std::vector<int32_t> TensorsWorthHaving(const v1::JobSpec& spec) {
+  const int32_t own = std::max(1, spec.parallel().layout().tensor());
+  const int32_t shards = std::max(1, spec.parallel().tensor());
+  std::vector<int32_t> tensors = SlotsWorthHaving(shards, shards, shards + 1);
+  if (!std::binary_search(tensors.begin(), tensors.end(), own)) {
+    tensors.insert(std::upper_bound(tensors.begin(), tensors.end(), own), own);
+  }
+  std::erase_if(tensors, [&](int32_t tensor) {
+    return tensor != own && !ResolveSpec(On(spec, {.slots = tensor, .tensor = tensor})).ok();
+  });
+  return tensors;
+}
+
+std::vector<JobLayout> LayoutsOn(const v1::JobSpec& spec, const std::vector<int32_t>& tensors,
+                                 int32_t slots) {
   const int64_t logical = std::max(1, spec.parallel().logical_ranks());
-  std::vector<v1::LayoutPlan> layouts;
-  for (const int32_t n : slots) {
-    TY_CHECK(n >= 1 && n <= logical, n, " slots of ", logical, " logical ranks");
-    if (stop()) break;
-    v1::LayoutPlan& layout = layouts.emplace_back();
-    layout.set_slots(n);
-    const absl::StatusOr<Plan> plan = BuildPlan(On(spec, n), facts);
-    if (absl::IsInvalidArgument(plan.status())) {  // a budget of memory that so few cannot hold
-      layout.set_refused(std::string(plan.status().message()));
-      continue;
+  std::vector<JobLayout> layouts;
+  for (const int32_t tensor : tensors) {
+    if (slots % tensor == 0 && slots / tensor <= logical) layouts.push_back({slots, tensor});
+  }
+  if (layouts.empty()) layouts.push_back({slots, tensors.front()});
+  return layouts;
+}
+
+std::vector<JobLayout> LayoutsWorthHaving(const v1::JobSpec& spec,
+                                          const std::vector<int32_t>& tensors, int64_t most,
+                                          size_t count) {
+  const int64_t logical = std::max(1, spec.parallel().logical_ranks());
+  std::set<int32_t> numbers;
+  for (const int32_t tensor : tensors) {
+    for (const int32_t groups : SlotsWorthHaving(logical, most / tensor, count)) {
+      numbers.insert(groups * tensor);
     }
-    TY_RETURN_IF_ERROR(plan.status());
-    const int64_t hosted = MostHosted(logical, n);
-    layout.set_logical_ranks_per_slot(static_cast<int32_t>(hosted));
-    layout.set_busy_share(static_cast<double>(logical) / static_cast<double>(hosted * n));
-    layout.set_bytes_per_slot(plan->summary.bytes_per_slot());
-    layout.set_sent_bytes_per_step(plan->summary.sent_bytes_per_step());
-    if (rates.flops_per_second > 0 && (n == 1 || rates.bytes_per_second > 0)) {
-      layout.set_step_seconds(StepSeconds(*plan, hosted, rates));
+  }
+  const std::vector<int32_t> all(numbers.begin(), numbers.end());
+  std::vector<JobLayout> layouts;
+  // As many of these numbers as there may be, the first and the last among them.
+  for (size_t some = all.size(); some > 0; --some) {
+    layouts.clear();
+    for (size_t i = 0; i < some; ++i) {
+      const size_t place = some == 1 ? 0 : i * (all.size() - 1) / (some - 1);
+      for (const JobLayout& layout : LayoutsOn(spec, tensors, all[place])) {
+        layouts.push_back(layout);
+      }
     }
+    if (layouts.size() <= count) break;
   }
   return layouts;
 }
 
+namespace {
+
+// The first, the one in the middle, those in the middle of what is left, and so on: wherever it
+// ends, what came until then is spread over all.
+std::vector<size_t> SpreadOverAll(size_t count) {
+  std::vector<size_t> order;
+  if (count > 0) order.push_back(0);
+  for (size_t step = std::bit_ceil(count) / 2; step > 0; step /= 2) {
+    for (size_t i = step; i < count; i += 2 * step) order.push_back(i);
+  }
+  return order;
+}
+
+absl::StatusOr<v1::LayoutPlan> PlanLayout(const v1::JobSpec& spec, const DataFacts& facts,
+                                          const JobLayout& layout, const Rates& rates) {
+  v1::LayoutPlan told;
+  told.set_slots(layout.slots);
+  if (spec.parallel().tensor() > 1) told.mutable_layout()->set_tensor(layout.tensor);
+  const absl::StatusOr<Plan> plan = ResolveAndBuild(On(spec, layout), facts);
+  // Not so many slots, or a budget of memory that so few cannot hold.
+  if (absl::IsInvalidArgument(plan.status()) || absl::IsUnimplemented(plan.status())) {
+    told.set_refused(std::string(plan.status().message()));
+    return told;
+  }
+  TY_RETURN_IF_ERROR(plan.status());
+  const int64_t logical = plan->logical_ranks;
+  const int64_t hosted = MostHosted(logical, layout.slots / layout.tensor);
+  told.set_logical_ranks_per_slot(static_cast<int32_t>(hosted));
+  told.set_busy_share(static_cast<double>(logical) /
+                      (OwnShare(*plan) * static_cast<double>(hosted * layout.slots)));
+  told.set_bytes_per_slot(plan->summary.bytes_per_slot());
+  told.set_sent_bytes_per_step(plan->summary.sent_bytes_per_step());
+  if (rates.flops_per_second > 0 && (layout.slots == 1 || rates.bytes_per_second > 0)) {
+    told.set_step_seconds(StepSeconds(*plan, hosted, rates));
+  }
+  return told;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<v1::LayoutPlan>> PlanLayouts(const v1::JobSpec& spec,
+                                                        const DataFacts& facts,
+                                                        const std::vector<JobLayout>& layouts,
+                                                        const Rates& rates,
+                                                        const std::function<bool()>& stop) {
+  std::vector<std::optional<v1::LayoutPlan>> planned(layouts.size());
+  for (const size_t i : SpreadOverAll(layouts.size())) {
+    if (stop()) break;
+    TY_ASSIGN_OR_RETURN(planned[i], PlanLayout(spec, facts, layouts[i], rates));
+  }
+  std::vector<v1::LayoutPlan> plans;
+  for (std::optional<v1::LayoutPlan>& plan : planned) {
+    if (plan.has_value()) plans.push_back(*std::move(plan));
+  }
+  return plans;
+}
+
 std::string AdviseOnLogicalRanks(const v1::JobSpec& spec) {
   const int64_t logical = std::max(1, spec.parallel().logical_ranks());
-  const int64_t slots = MeshOf(spec).data;
-  const int64_t hosted = MostHosted(logical, slots);
-  if (static_cast<double>(logical) >= kBusyEnough * static_cast<double>(hosted * slots)) return "";
+  const Mesh mesh = MeshOf(spec);
+  const int64_t hosted = MostHosted(logical, mesh.data);
+  if (static_cast<double>(logical) >= kBusyEnough * static_cast<double>(hosted * mesh.data)) {
+    return "";
+  }
   const int64_t fewest = MostHosted(logical, hosted);
-  std::string advice = absl::StrCat(logical, " logical ranks on ", slots, " slots: one hosts ",
-                                    hosted, " of them, and the others wait for it.");
-  if (fewest < slots) absl::StrAppend(&advice, " ", fewest, " slots would be as fast.");
-  const int64_t even = hosted * slots;
+  const std::string groups = mesh.tensor > 1 ? absl::StrCat(" groups of ", mesh.tensor) : "";
+  std::string advice =
+      absl::StrCat(logical, " logical ranks on ", mesh.data, groups, " slots: one hosts ", hosted,
+                   " of them, and the others wait for it.");
+  if (fewest < mesh.data) {
+    absl::StrAppend(&advice, " ", fewest * mesh.tensor, " slots would be as fast.");
+  }
+  const int64_t even = hosted * mesh.data;
   const int64_t micro_batch = std::max(1, spec.training().micro_batch_size());
   if (even <= kMostLogicalRanks && spec.training().batch_size() % (even * micro_batch) == 0) {
     absl::StrAppend(&advice, " parallel.logical_ranks: ", even,

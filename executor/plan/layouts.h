@@ -26,11 +26,35 @@ struct Rates {
 // last stay.
 std::vector<int32_t> SlotsWorthHaving(int64_t logical_ranks, int64_t most, size_t count);
 
-// `spec`, which must come from ResolveSpec, on each number of `slots` from 1 to its logical ranks.
-// Ends early, with the layouts so far, once `stop` says so.
+// How a job is run: on so many slots, of which each `tensor` neighbours share the shards of their
+// logical ranks (parallel.layout.tensor).
+struct JobLayout {
+  int32_t slots = 1;
+  int32_t tensor = 1;
+  friend bool operator==(const JobLayout&, const JobLayout&) = default;
+};
+
+// How many ranks may share the shards of `spec`, which must come from ResolveSpec, from the fewest:
+// what it says itself, and of numbers with which the rank that hosts most shards hosts equally many
+// the smallest. None that ResolveSpec would refuse.
+std::vector<int32_t> TensorsWorthHaving(const v1::JobSpec& spec);
+
+// Of these numbers of ranks that share shards each with which `spec` can run on `slots` slots; of
+// none, the one with the first of them, which PlanLayouts refuses.
+std::vector<JobLayout> LayoutsOn(const v1::JobSpec& spec, const std::vector<int32_t>& tensors,
+                                 int32_t slots);
+
+// The layouts on the numbers of slots that are worth having with one of `tensors`, none above
+// `most`. There are at most `count`, but at least those on the fewest slots.
+std::vector<JobLayout> LayoutsWorthHaving(const v1::JobSpec& spec,
+                                          const std::vector<int32_t>& tensors, int64_t most,
+                                          size_t count);
+
+// `spec`, which must come from ResolveSpec, in each of `layouts`, in their order. Ends early, with
+// some that are spread over all, once `stop` says so.
 absl::StatusOr<std::vector<v1::LayoutPlan>> PlanLayouts(const v1::JobSpec& spec,
                                                         const DataFacts& facts,
-                                                        const std::vector<int32_t>& slots,
+                                                        const std::vector<JobLayout>& layouts,
                                                         const Rates& rates,
                                                         const std::function<bool()>& stop);
 

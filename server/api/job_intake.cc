@@ -52,25 +52,38 @@ absl::StatusOr<v1::Job> Answer(const absl::StatusOr<JobRecord>& submitted) {
   return ToProto(*submitted);
 }
 
-// The numbers of slots that `request` asks for, of a job of `logical_ranks`.
-absl::StatusOr<std::vector<int32_t>> SlotsAskedFor(const v1::PlanLayoutsRequest& request,
-                                                   int logical_ranks) {
+// What `request` asks for, of a job with this resolved spec.
+absl::StatusOr<std::vector<plan::JobLayout>> LayoutsAskedFor(const v1::PlanLayoutsRequest& request,
+                                                             const v1::JobSpec& spec) {
   if (request.slots_size() > kMostLayouts) {
     return FieldError("slots", absl::StrCat(request.slots_size(), " numbers"),
                       absl::StrCat("at most ", kMostLayouts));
   }
-  const int most = std::min(logical_ranks, kMostPlannedSlots);
+  const std::vector<int32_t> tensors =
+      request.vary_layout() ? plan::TensorsWorthHaving(spec)
+                            : std::vector<int32_t>{std::max(1, spec.parallel().layout().tensor())};
+  const int64_t logical = std::max(1, spec.parallel().logical_ranks());
+  const int64_t all = logical * tensors.back(), most = std::min<int64_t>(all, kMostPlannedSlots);
+  const std::string times = tensors.back() == 1 ? ""
+                                                : absl::StrCat(" times ", tensors.back(),
+                                                               " ranks that share shards of each");
   for (const int32_t slots : request.slots()) {
     if (slots >= 1 && slots <= most) continue;
-    return FieldError(
-        "slots", absl::StrCat(slots),
-        absl::StrCat("1 to ", most,
-                     most == logical_ranks
-                         ? ", the logical ranks of the job (spec.parallel.logical_ranks)"
-                         : ""));
+    return FieldError("slots", absl::StrCat(slots),
+                      absl::StrCat("1 to ", most,
+                                   most < all ? ""
+                                              : absl::StrCat(", the logical ranks of the job "
+                                                             "(spec.parallel.logical_ranks)",
+                                                             times)));
   }
-  if (request.slots().empty()) return plan::SlotsWorthHaving(logical_ranks, most, kMostLayouts);
-  return std::vector<int32_t>(request.slots().begin(), request.slots().end());
+  if (request.slots().empty()) return plan::LayoutsWorthHaving(spec, tensors, most, kMostLayouts);
+  std::vector<plan::JobLayout> layouts;
+  for (const int32_t slots : request.slots()) {
+    for (const plan::JobLayout& layout : plan::LayoutsOn(spec, tensors, slots)) {
+      layouts.push_back(layout);
+    }
+  }
+  return layouts;
 }
 
 absl::Status CheckRate(const char* field, double rate) {
@@ -168,21 +181,16 @@ absl::Status JobIntake::PlanLayouts(const v1::PlanLayoutsRequest& request,
   *submission.mutable_job() = request.job();
   submission.set_validate_only(true);
   TY_ASSIGN_OR_RETURN(JobRecord job, CheckSubmission(submission, request.parent(), creator));
-  TY_ASSIGN_OR_RETURN(const std::vector<int32_t> slots, SlotsAskedFor(request, job.logical_ranks));
   v1::JobSpec spec;
   TY_CHECK(spec.ParseFromString(job.spec), "a spec that was just serialized");
-  if (spec.parallel().layout().tensor() > 1) {
-    return absl::UnimplementedError(
-        "job.spec.parallel.layout.tensor: other numbers of slots, of ranks that share shards, are "
-        "not planned yet; leave it out to plan ranks that host all shards");
-  }
+  TY_ASSIGN_OR_RETURN(const std::vector<plan::JobLayout> asked, LayoutsAskedFor(request, spec));
   TY_ASSIGN_OR_RETURN(const Sizing sizing, sizer_.Size(job.spec));
   SetSizing(job, sizing);
   const SteadyTime until =
       std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(kLongestLayoutPlanning);
   TY_ASSIGN_OR_RETURN(
       const std::vector<v1::LayoutPlan> layouts,
-      plan::PlanLayouts(spec, sizing.facts, slots,
+      plan::PlanLayouts(spec, sizing.facts, asked,
                         {.flops_per_second = request.slot_flops_per_second(),
                          .bytes_per_second = request.link_bytes_per_second()},
                         [&] { return gone() || std::chrono::steady_clock::now() > until; }));

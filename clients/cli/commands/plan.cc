@@ -21,6 +21,7 @@ absl::StatusOr<int> PlanLayouts(Session& session, const PlanOptions& options, v1
   *request.mutable_job() = std::move(job);
   TY_ASSIGN_OR_RETURN(*request.mutable_parent(), session.Parent());
   request.mutable_slots()->Assign(options.slots.begin(), options.slots.end());
+  request.set_vary_layout(true);
   request.set_slot_flops_per_second(options.flops);
   request.set_link_bytes_per_second(options.link);
   TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
@@ -59,11 +60,16 @@ void AddPlan(CLI::App& root, Session& session) {
       ->required();
   command->add_option("--set", options->sets, "FIELD=VALUE on top of the file; may be repeated")
       ->allow_extra_args(false);
-  CLI::Option* const layouts =
-      command->add_flag("--layouts", options->layouts,
-                        "On other numbers of slots: memory, bytes sent, how busy they are");
+  CLI::Option* const layouts = command->add_flag(
+      "--layouts", options->layouts,
+      "On other numbers of slots, and with other numbers of ranks that share shards: "
+      "memory, bytes sent, how busy they are");
   CLI::Option* const slots =
-      command->add_option("--slots", options->slots, "These numbers of slots, as in 2,4,8")
+      command
+          ->add_option(
+              "--slots", options->slots,
+              "These numbers of slots, as in 2,4,8, with as many ranks that share shards as "
+              "divide them")
           ->delimiter(',')
           ->check(AtLeast(1));
   slots->excludes(layouts);

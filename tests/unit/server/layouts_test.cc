@@ -13,6 +13,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 
 class LayoutsTest : public ::testing::Test {
  protected:
@@ -62,6 +63,40 @@ TEST_F(LayoutsTest, TellsOfThoseThatAreAskedFor) {
   EXPECT_THAT(Slots(), ElementsAre(5, 2, 5));
   EXPECT_GT(response_.layouts(0).step_seconds(), 0);
   EXPECT_THAT(response_.advice(), HasSubstr("8 logical ranks on 5 slots"));
+}
+
+TEST_F(LayoutsTest, VaryHowManyRanksShareShardsForWhoAsks) {
+  v1::PlanLayoutsRequest request = Request();
+  v1::JobSpec& spec = *request.mutable_job()->mutable_spec();
+  spec.mutable_model()->mutable_gpt()->set_heads(2);
+  spec.mutable_resources()->set_device(v1::Resources::CPU);
+  spec.mutable_parallel()->set_logical_ranks(2);
+  spec.mutable_parallel()->set_tensor(2);
+  const auto layouts = [&] {
+    const grpc::Status status = Plan(request);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    std::vector<std::pair<int, int>> all;
+    for (const v1::LayoutPlan& layout : response_.layouts()) {
+      all.emplace_back(layout.slots(), layout.layout().tensor());
+      EXPECT_GT(layout.bytes_per_slot(), 0);
+    }
+    return all;
+  };
+  EXPECT_THAT(layouts(), ElementsAre(Pair(1, 1), Pair(2, 1))) << "a client of before";
+  request.set_vary_layout(true);
+  EXPECT_THAT(layouts(), ElementsAre(Pair(1, 1), Pair(2, 1), Pair(2, 2), Pair(4, 2)));
+  spec.mutable_parallel()->mutable_layout()->set_tensor(2);
+  spec.mutable_resources()->set_min_slots(4);
+  EXPECT_THAT(layouts(), ElementsAre(Pair(1, 1), Pair(2, 1), Pair(2, 2), Pair(4, 2)));
+  request.set_vary_layout(false);
+  EXPECT_THAT(layouts(), ElementsAre(Pair(2, 2), Pair(4, 2))) << "as the job asks";
+  request.add_slots(3);
+  ASSERT_TRUE(Plan(request).ok());
+  EXPECT_THAT(response_.layouts(0).refused(), HasSubstr("2 does not divide the 3 slots"));
+  request.set_slots(0, 5);
+  EXPECT_THAT(Plan(request).error_message(),
+              HasSubstr("slots: found 5, expected 1 to 4, the logical ranks of the job "
+                        "(spec.parallel.logical_ranks) times 2 ranks that share shards of each"));
 }
 
 TEST_F(LayoutsTest, RefusesWithTheFieldAndWhatWasExpected) {
