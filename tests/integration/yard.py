@@ -21,6 +21,7 @@ subprocess.run(["protoc", "-I", str(REPOSITORY / "proto"), f"--python_out={_gene
                   for file in (REPOSITORY / "proto" / folder).glob("*.proto"))], check=True)
 sys.path.insert(0, _generated.name)
 import grpc  # noqa: E402
+from links import free_port  # noqa: E402
 from google.protobuf import json_format  # noqa: E402
 from trainyard.v1 import job_service_pb2 as jobs_pb  # noqa: E402
 from trainyard.v1 import resources_pb2 as resources_pb  # noqa: E402
@@ -114,8 +115,9 @@ class Yard:
         self.dir = os.path.realpath(self._folder.name) + "/yard"
         self.environment = dict(os.environ, XDG_CONFIG_HOME=self._folder.name + "/config", NO_COLOR="1")
         try:
+            # A port that no other yard takes while the server is away.
             self.call("local", "start", "--dir", self.dir, "--cpu-slots", str(self.cpu_slots),
-                      "--threads-per-slot", str(self.threads_per_slot))
+                      "--threads-per-slot", str(self.threads_per_slot), "--port", str(free_port()))
             config = json.loads(pathlib.Path(self.dir, "yard.json").read_text())
             self.address = f"127.0.0.1:{config['port']}"
             self.token = pathlib.Path(self.dir, "tokens/admin").read_text().strip()

@@ -181,16 +181,16 @@ class YardTest(unittest.TestCase):
     def test_rollback_goes_on_at_once_and_gives_the_same_bits(self):
         clicks, runs = poisoned_clicks(self.yard.dir), []
         for disturbed in (False, True):
-            # Some 40 epochs: the poison is met again and again.
-            spec = recommender(clicks, 2000, "ROLL_BACK", every_steps=10)
+            # Some 20 epochs: the poison is met again and again.
+            spec = recommender(clicks, 1000, "ROLL_BACK", every_steps=10)
             spec["training"]["max_rollbacks"] = 100
             name = self.yard.submit(spec).name
             watcher = Watcher(self.yard, name)
             if disturbed:
-                for step in (300, 900, 1500):
+                for step in (150, 450, 750):
                     self.kill_worker_after(name, step)
             job = self.succeed(name)
-            self.assertGreater(job.attempt, 30)
+            self.assertGreater(job.attempt, 15)
             self.assertEqual(job.failure.category, run_pb.Failure.NUMERIC)
             self.assertTrue(job.failure.rolled_back)
             self.assertIn("leaving out the data of", job.failure.message)
@@ -199,7 +199,7 @@ class YardTest(unittest.TestCase):
             self.assertTrue(watcher.join(20))
             self.assertEqual(watcher.missed(), 0)
             values = values_of(self.yard.metrics(name))
-            self.assertEqual(sorted(values), list(range(1, 2001)))
+            self.assertEqual(sorted(values), list(range(1, 1001)))
             self.assertEqual({s: without_timings(v) for s, v in watcher.series().items()}, values)
             superseded = [p for p in self.yard.metrics(name, superseded=True) if p.superseded]
             self.assertTrue(superseded, "steps that were gone back from are kept apart")
@@ -335,7 +335,7 @@ class YardTest(unittest.TestCase):
     def test_job_whose_node_is_heard_of_again_goes_on_there(self):
         self.yard = Yard().__enter__()  # of its own: it keeps a node that is away
         self.addCleanup(self.yard.__exit__, None, None, None)
-        steps = 4000
+        steps = 1500
         digest, values = self.undisturbed(steps, every_steps=1000)
         nodes = self.yard.api.node
         first = nodes.ListNodes(run_services_pb.ListNodesRequest()).nodes[0].name

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""`trainyard local`: what it starts, what it survives, what it leaves behind. Run as root every case is run a
-second time as an ordinary user."""
+"""`trainyard local`: what it starts, what it survives, what it leaves behind; LocalYardOfAnOrdinaryUser, which root alone
+can run, as an ordinary user."""
 
 import concurrent.futures
 import json
@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -169,28 +170,30 @@ class LocalYard(unittest.TestCase):
             self.call("ps")
 
 
-class LocalYardOfAnOrdinaryUser(LocalYard):
-    user = "nobody"
-
-
-def can_run(user):
-    """Whether an ordinary user gets at the programs at all; a build below /root is closed to it."""
+def why_not_as(user):
+    """Why an ordinary user cannot run the programs here, or None; a build below /root is closed to it."""
+    if os.geteuid() != 0:
+        return "only root can run programs as another user"
     entry = pwd.getpwnam(user)
     try:
         subprocess.run([f"{BIN}/trainyard", "version", "--client"], user=entry.pw_uid, group=entry.pw_gid,
                        extra_groups=[], cwd="/", stdout=subprocess.DEVNULL, check=True)
     except PermissionError:
-        print(f"skipped: user {user} may not run {BIN}/trainyard")
-        return False
-    return True
+        return f"user {user} may not run {BIN}/trainyard"
+    return None
 
 
-def load_tests(loader, _, __):
-    suite = unittest.TestSuite(loader.loadTestsFromTestCase(LocalYard))
-    if os.geteuid() == 0 and can_run(LocalYardOfAnOrdinaryUser.user):
-        suite.addTests(loader.loadTestsFromTestCase(LocalYardOfAnOrdinaryUser))
-    return suite
+class LocalYardOfAnOrdinaryUser(LocalYard):
+    user = "nobody"
+
+    @classmethod
+    def setUpClass(cls):
+        if reason := why_not_as(cls.user):
+            raise unittest.SkipTest(reason)
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["LocalYardOfAnOrdinaryUser"] and (reason := why_not_as(LocalYardOfAnOrdinaryUser.user)):
+        print("skipped:", reason)
+        sys.exit(77)  # ctest's word for it
     unittest.main(verbosity=2)
