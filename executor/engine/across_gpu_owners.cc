@@ -76,9 +76,8 @@ absl::StatusOr<AcrossGpuOwners::Handed> AcrossGpuOwners::PrepareBucket(
   const plan::Bucket& cut = plan.buckets[bucket];
   const int me = gang_.rank();
   const int64_t n = cut.slices[me].size();
-  const plan::Region window = {.offset = plan.offsets[plan::FirstGradientOf(plan, bucket)],
-                               .bytes = cut.elements.size() * int64_t{sizeof(float)}};
-  const auto* const made = reinterpret_cast<const float*>(session_.InMemory(window).data());
+  const auto* const made = reinterpret_cast<const float*>(
+      session_.InMemory(plan::GradientRegionOf(plan, bucket)).data());
   const auto slice = [&](int64_t rank) {  // what this rank's logical rank made of it
     return made + (cut.slices[rank].first - cut.elements.first);
   };

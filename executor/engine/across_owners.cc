@@ -11,24 +11,20 @@ namespace trainyard::engine {
 AcrossOwners::AcrossOwners(Session& session, const Gang& gang)
     : AcrossHosts(session, gang),
       sum_(gang.communicator(), session.plan(), session.InMemory(session.plan().share_region)),
-      tasks_(session.plan().buckets.size()) {}
+      tasks_(session.plan().buckets.size()) {
+  const plan::Plan& plan = session.plan();
+  for (size_t bucket = 0; bucket < plan.buckets.size(); ++bucket) {
+    const absl::Span<char> memory = session.InMemory(plan::GradientRegionOf(plan, bucket));
+    gradients_.emplace_back(reinterpret_cast<float*>(memory.data()), memory.size() / sizeof(float));
+  }
+}
 
 kernels::Kernels AcrossOwners::WithExchanges(const kernels::Kernels& micro, const StepPart&) {
   kernels::Kernels all = WithStarts(
-      micro, order_,
-      [this](size_t bucket, kernels::Stream&) { Start(bucket, GradientsOf(bucket)); },
+      micro, order_, [this](size_t bucket, kernels::Stream&) { Start(bucket, gradients_[bucket]); },
       [this](size_t bucket, kernels::Stream&) { AwaitTask(tasks_[bucket]); });
   all.push_back({.launch = [this](kernels::Stream&) { EndRound(places_[0].sums); }});
   return all;
-}
-
-absl::Span<float> AcrossOwners::GradientsOf(size_t bucket) const {
-  const plan::Plan& plan = session_.plan();
-  const plan::ElementRange& elements = plan.buckets[bucket].elements;
-  const plan::Region region = {.offset = plan.offsets[plan::FirstGradientOf(plan, bucket)],
-                               .bytes = elements.size() * static_cast<int64_t>(sizeof(float))};
-  return {reinterpret_cast<float*>(session_.InMemory(region).data()),
-          static_cast<size_t>(elements.size())};
 }
 
 void AcrossOwners::Start(size_t bucket, absl::Span<float> gradients) {

@@ -25,14 +25,13 @@ class AcrossOwners : public AcrossHosts {
   absl::Status CompleteLeaves() override;
 
  private:
-  // Of this rank's logical rank of the round; its elements lie side by side.
-  absl::Span<float> GradientsOf(size_t bucket) const;
   void Start(size_t bucket, absl::Span<float> gradients);
   // Hands out losses and targets, and waits until all of the round is handed out.
   void EndRound(absl::Span<double> own);
 
   SumToOwners sum_;
-  std::vector<int64_t> tasks_;  // on the lane, by bucket
+  std::vector<absl::Span<float>> gradients_;  // by bucket: of the micro-batch at hand
+  std::vector<int64_t> tasks_;                // on the lane, by bucket
   int64_t round_ = 0;
 };
 

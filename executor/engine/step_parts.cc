@@ -1,7 +1,6 @@
 #include "executor/engine/step_parts.h"
 
 #include <algorithm>
-#include <numeric>
 
 namespace trainyard::engine {
 
@@ -21,11 +20,27 @@ std::vector<StepPart> StepParts(int64_t logical_ranks, plan::LeafRange run, int6
   return parts;
 }
 
+std::vector<int64_t> HostsOf(const plan::Plan& plan, int64_t ranks) {
+  std::vector<int64_t> hosts;
+  if (plan.gradients_sharded) {
+    for (const std::vector<plan::LeafInTurn>& round :
+         plan::RoundsInTurn(plan.logical_ranks, ranks)) {
+      for (const plan::LeafInTurn& leaf : round) hosts.push_back(leaf.rank);
+    }
+    return hosts;
+  }
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    hosts.resize(plan::HostedBy(plan.logical_ranks, ranks, rank).end, rank);
+  }
+  return hosts;
+}
+
 std::vector<int64_t> HostedRanks(const plan::Plan& plan, int64_t ranks, int64_t rank) {
-  if (plan.gradients_sharded) return plan::HostedInTurn(plan.logical_ranks, ranks, rank);
-  const plan::LeafRange run = plan::HostedBy(plan.logical_ranks, ranks, rank);
-  std::vector<int64_t> hosted(run.size());
-  std::iota(hosted.begin(), hosted.end(), run.first);
+  const std::vector<int64_t> hosts = HostsOf(plan, ranks);
+  std::vector<int64_t> hosted;
+  for (size_t logical = 0; logical < hosts.size(); ++logical) {
+    if (hosts[logical] == rank) hosted.push_back(static_cast<int64_t>(logical));
+  }
   return hosted;
 }
 

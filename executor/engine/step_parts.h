@@ -32,6 +32,9 @@ std::vector<StepPart> StepParts(int64_t logical_ranks, plan::LeafRange run, int6
 // run or, where gradients are sharded, some in turn with the others.
 std::vector<int64_t> HostedRanks(const plan::Plan& plan, int64_t ranks, int64_t rank);
 
+// Which of `ranks` ranks hosts each logical rank; as many to each as plan::HostedBy says.
+std::vector<int64_t> HostsOf(const plan::Plan& plan, int64_t ranks);
+
 // The parts of a step of a rank that hosts `hosted` of them, of one micro-batch each, where
 // gradients are sharded: what one has made is handed out before the next begins. `rounds`: each has
 // a number, since a GPU records what it runs.

@@ -37,7 +37,8 @@ SumToOwners::SumToOwners(Communicator& gang, const plan::Plan& plan, absl::Span<
     : gang_(gang),
       plan_(plan),
       shares_(plan, shares),
-      rounds_(plan::RoundsInTurn(plan.logical_ranks, gang.size())) {
+      rounds_(plan::RoundsInTurn(plan.logical_ranks, gang.size())),
+      divided_(plan::DividedLeaves(plan.buckets)) {
   const int64_t most = MostPlaces(rounds_);
   received_.resize(gang.size() * kPiece);
   waiting_.resize(std::max<int64_t>(0, most - plan.share_places) * kPiece);
@@ -114,7 +115,7 @@ absl::Status SumToOwners::AddSums(int64_t round, absl::Span<double> own, size_t 
 // Ranks that have nothing to do with a leaf go on to the next: all in the same order.
 absl::Status SumToOwners::CompleteLeaves() {
   const int me = gang_.rank();
-  for (const plan::SharedLeaf& leaf : plan::DividedLeaves(plan_.buckets)) {
+  for (const plan::SharedLeaf& leaf : divided_) {
     if (leaf.owner == me && leaf.holder == me) {
       const absl::Span<float> from = shares_.Find(leaf.elements, /*in_slice=*/true);
       std::copy(from.begin(), from.end(), shares_.Find(leaf.elements, /*in_slice=*/false).begin());

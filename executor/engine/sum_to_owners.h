@@ -51,6 +51,7 @@ class SumToOwners {
   const plan::Plan& plan_;
   const GradientShares shares_;
   const std::vector<std::vector<plan::LeafInTurn>> rounds_;
+  const std::vector<plan::SharedLeaf> divided_;
   std::vector<float> received_;  // a piece of each rank
   std::vector<float> waiting_;   // a piece of each sum that does not outlive a round
   std::vector<double> received_sums_;

@@ -37,14 +37,13 @@ std::vector<StepPart> PartsOf(const Session& session, const Gang& gang) {
 // Where the moments of each micro-batch of the step are kept, by its number among those of all
 // logical ranks: those of a rank side by side, by rank.
 std::vector<int64_t> PlacesOfMoments(const plan::Plan& plan, int64_t ranks) {
-  std::vector<int64_t> places(plan.logical_ranks * plan.micro_batches);
-  int64_t next = 0;
+  std::vector<int64_t> next;  // by rank
   for (int64_t rank = 0; rank < ranks; ++rank) {
-    for (const int64_t logical : HostedRanks(plan, ranks, rank)) {
-      for (int64_t i = 0; i < plan.micro_batches; ++i) {
-        places[logical * plan.micro_batches + i] = next++;
-      }
-    }
+    next.push_back(plan::HostedBy(plan.logical_ranks, ranks, rank).first * plan.micro_batches);
+  }
+  std::vector<int64_t> places;
+  for (const int64_t rank : HostsOf(plan, ranks)) {
+    for (int64_t i = 0; i < plan.micro_batches; ++i) places.push_back(next[rank]++);
   }
   return places;
 }
@@ -333,10 +332,10 @@ absl::Status Trainer::MoveBuffers() {
     std::vector<absl::Span<char>> of_ranks;
     const int ranks = groups_.data().size();
     for (int rank = 0; rank < ranks; ++rank) {
-      const std::vector<int64_t> hosted = HostedRanks(plan, ranks, rank);
-      const auto count = static_cast<int64_t>(hosted.size()) * plan.micro_batches;
-      of_ranks.push_back(session_.InMemory(
-          {.offset = MomentsOf(hosted[0] * plan.micro_batches), .bytes = count * bytes}));
+      const plan::LeafRange run = plan::HostedBy(plan.logical_ranks, ranks, rank);
+      const int64_t first = run.first * plan.micro_batches * bytes;
+      of_ranks.push_back(session_.InMemory({.offset = plan.moments_region.offset + first,
+                                            .bytes = run.size() * plan.micro_batches * bytes}));
     }
     TY_RETURN_IF_ERROR(Await([&] { return across_->Gather(of_ranks); }));
   }

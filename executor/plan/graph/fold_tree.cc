@@ -74,18 +74,6 @@ int64_t PlacesBetweenRounds(const std::vector<std::vector<LeafInTurn>>& rounds) 
   return most;
 }
 
-std::vector<int64_t> HostedInTurn(int64_t logical_ranks, int64_t ranks, int64_t rank) {
-  std::vector<int64_t> hosted;
-  int64_t leaf = 0;
-  for (const std::vector<LeafInTurn>& round : RoundsInTurn(logical_ranks, ranks)) {
-    for (const LeafInTurn& in_turn : round) {
-      if (in_turn.rank == rank) hosted.push_back(leaf);
-      ++leaf;
-    }
-  }
-  return hosted;
-}
-
 int64_t FoldStack::Push(LeafRange range) {
   TY_CHECK(sums_.empty() || sums_.back().end == range.first, "a sum from ", range.first, " on top");
   sums_.push_back(range);

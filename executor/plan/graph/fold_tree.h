@@ -51,9 +51,6 @@ std::vector<std::vector<LeafInTurn>> RoundsInTurn(int64_t logical_ranks, int64_t
 // The most sums that are left after a round.
 int64_t PlacesBetweenRounds(const std::vector<std::vector<LeafInTurn>>& rounds);
 
-// The logical ranks that rank `rank` so hosts, by round.
-std::vector<int64_t> HostedInTurn(int64_t logical_ranks, int64_t ranks, int64_t rank);
-
 // The sums that are left when the leaves of `run` were added up as far as the tree allows: its
 // largest nodes within `run`, at most 2 ceil(log2 of its leaves) of them (1 of one leaf).
 std::vector<LeafRange> RootsOf(int64_t leaves, LeafRange run);

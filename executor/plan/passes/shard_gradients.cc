@@ -91,11 +91,12 @@ TensorId AddGradientAlias(int64_t first, int64_t n, Plan& plan) {
   return AddAlias("gradients", share.sum, first - share.elements.first, n, plan);
 }
 
-TensorId FirstGradientOf(const Plan& plan, size_t bucket) {
-  const std::vector<ElementRange> elements = ElementsOfGradients(plan, plan.gradients.size());
+Region GradientRegionOf(const Plan& plan, size_t bucket) {
+  const ElementRange& elements = plan.buckets[bucket].elements;
   size_t first = 0;
-  while (elements[first].first < plan.buckets[bucket].elements.first) ++first;
-  return plan.gradients[first];
+  for (int64_t at = 0; at < elements.first; ++first) at += RunLength(plan, first, first + 1);
+  return {.offset = plan.offsets[plan.gradients[first]],
+          .bytes = elements.size() * SizeOf(ElementType::kF32)};
 }
 
 std::vector<ReservedRange> SharesInMicro(const Plan& plan) {

@@ -21,8 +21,8 @@ void ShareOutGradients(int64_t ranks, size_t dense, Plan& plan);
 // sharded, of this rank's share of their sum.
 TensorId AddGradientAlias(int64_t first, int64_t n, Plan& plan);
 
-// Where gradients are sharded: the first of those of bucket number `bucket`.
-TensorId FirstGradientOf(const Plan& plan, size_t bucket);
+// Where gradients are sharded: where those of bucket number `bucket` lie, side by side.
+Region GradientRegionOf(const Plan& plan, size_t bucket);
 
 // Where gradients are sharded: when the sums that this rank keeps need their memory within
 // plan.micro, from the start of plan.share_region. In a step of one round a bucket's is written

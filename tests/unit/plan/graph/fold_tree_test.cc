@@ -115,7 +115,6 @@ TEST(FoldTree, RanksInTurnAddUpAllLeavesInOrder) {
       EXPECT_EQ(leaf, leaves);
       EXPECT_EQ(places[0], Reference(0, leaves));
       for (int64_t rank = 0; rank < ranks; ++rank) {
-        EXPECT_EQ(hosted[rank], HostedInTurn(leaves, ranks, rank));
         EXPECT_EQ(static_cast<int64_t>(hosted[rank].size()), HostedBy(leaves, ranks, rank).size());
       }
     }
