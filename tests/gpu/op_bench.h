@@ -10,17 +10,19 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "kernels/device.h"
 #include "kernels/step_state.h"
+#include "tests/reference/random.h"
 #include "tests/reference/vec.h"
 
 namespace trainyard::kernels {
 
+using reference::RandomIds;
+using reference::RandomVec;
 using reference::Vec;
 
 struct CudaCase {
@@ -97,10 +99,6 @@ inline std::string NameOfCase(const testing::TestParamInfo<CudaCase>&) { return 
 
 #define TRAINYARD_CUDA_SUITE(name) \
   INSTANTIATE_TEST_SUITE_P(Cuda, name, testing::Values(CudaCase{}), NameOfCase)
-
-// Values that fp32 holds exactly, so that both sides start from the same numbers.
-Vec RandomVec(int64_t n, int seed, double scale = 1);
-std::vector<int32_t> RandomIds(int64_t n, int32_t below, int seed);
 
 // Each element within tolerance * (|expected| + the root mean square of what is expected), and what
 // rounding to the type of `actual` may move it.

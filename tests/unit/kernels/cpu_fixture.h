@@ -8,17 +8,19 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "kernels/cpu/cpu_device.h"
 #include "tests/reference/element.h"
+#include "tests/reference/random.h"
 #include "tests/reference/vec.h"
 
 namespace trainyard::kernels {
 
+using reference::RandomIds;
+using reference::RandomVec;
 using reference::Vec;
 
 struct CpuCase {
@@ -41,23 +43,6 @@ inline std::string NameOfCase(const testing::TestParamInfo<CpuCase>& info) {
 // How often a convolution or its gradient by weights is rounded to 16-bit elements before the last
 // time, or to fp32: never here.
 inline constexpr double kExtraRoundings = 0;
-
-// Values that fp32 holds exactly, so that both sides start from the same numbers.
-inline Vec RandomVec(int64_t n, int seed, double scale = 1) {
-  std::mt19937 engine(seed);
-  std::normal_distribution<double> normal(0, scale);
-  Vec x(n);
-  for (double& v : x) v = static_cast<float>(normal(engine));
-  return x;
-}
-
-inline std::vector<int32_t> RandomIds(int64_t n, int32_t below, int seed) {
-  std::mt19937 engine(seed);
-  std::uniform_int_distribution<int32_t> uniform(0, below - 1);
-  std::vector<int32_t> ids(n);
-  for (int32_t& id : ids) id = uniform(engine);
-  return ids;
-}
 
 // Memory of a device and the ops that run on it.
 class Bench {

@@ -2,31 +2,54 @@
 // are small multiples of 1/8: fp32 adds up their products exactly, in any order.
 
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "tests/reference/element.h"
+#include "tests/reference/linear.h"
 #include "tests/unit/kernels/cpu_fixture.h"
 
 namespace trainyard::kernels {
 namespace {
 
-float Eighths(uint32_t i, uint32_t seed) {
-  const uint32_t mixed = (i + seed) * 2654435761u;
-  return static_cast<float>(static_cast<int>((mixed >> 20) % 17) - 8) / 8;
-}
-
-// [rows, cols] of fp16, or its transpose, every number that a row of `step` elements holds beyond
-// it a NaN.
-Buffer Stored(Bench& bench, int64_t rows, int64_t cols, bool transposed, int64_t step,
-              uint32_t seed) {
-  const Buffer x = bench.Raw(DType::kF16, (transposed ? cols : rows) * step);
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < cols; ++c) {
-      static_cast<uint16_t*>(x.data)[transposed ? c * step + r : r * step + c] =
-          reference::ToBits(DType::kF16, Eighths(static_cast<uint32_t>(r * cols + c), seed));
-    }
+Vec Eighths(int64_t n, uint32_t seed) {
+  Vec x(n);
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t mixed = (static_cast<uint32_t>(i) + seed) * 2654435761u;
+    x[i] = (static_cast<int>((mixed >> 20) % 17) - 8) / 8.0;
   }
   return x;
+}
+
+// The bytes of `x` as elements of `type`.
+std::vector<char> BytesOf(DType type, const Vec& x) {
+  const size_t size = SizeOf(type);
+  std::vector<char> bytes(x.size() * size);
+  char* to = bytes.data();
+  for (const double value : x) {
+    const float whole = static_cast<float>(value);
+    const uint16_t half = type == DType::kF32 ? 0 : reference::ToBits(type, value);
+    std::memcpy(to, type == DType::kF32 ? static_cast<const void*>(&whole) : &half, size);
+    to += size;
+  }
+  return bytes;
+}
+
+// `x`, [rows, cols] of fp16, or its transpose, every number that a row of `step` elements holds
+// beyond it a NaN.
+Buffer Stored(Bench& bench, const std::vector<char>& x, int64_t rows, int64_t cols, bool transposed,
+              int64_t step) {
+  const Buffer stored = bench.Raw(DType::kF16, (transposed ? cols : rows) * step);
+  uint16_t* to = static_cast<uint16_t*>(stored.data);
+  const uint16_t* from = reinterpret_cast<const uint16_t*>(x.data());
+  for (int64_t r = 0; r < rows; ++r) {
+    if (transposed) {
+      for (int64_t c = 0; c < cols; ++c) to[c * step + r] = from[r * cols + c];
+    } else {
+      std::memcpy(to + r * step, from + r * cols, cols * sizeof(uint16_t));
+    }
+  }
+  return stored;
 }
 
 struct Shape {
@@ -38,46 +61,43 @@ class StagingTest : public testing::TestWithParam<Shape> {};
 TEST_P(StagingTest, PiecesMakeTheWholeProduct) {
   const auto [m, n, k] = GetParam();
   Bench bench({CpuDevice::SupportedTables().front(), 2});
-  std::vector<float> sums(m * n);
-  for (int64_t i = 0; i < m; ++i) {
-    for (int64_t j = 0; j < n; ++j) {
-      float sum = 0;
-      for (int64_t l = 0; l < k; ++l) {
-        sum += Eighths(static_cast<uint32_t>(i * k + l), 1) *
-               Eighths(static_cast<uint32_t>(l * n + j), 2);
+  const Vec a = Eighths(m * k, 1), b = Eighths(k * n, 2), biases = Eighths(n, 3);
+  const std::vector<char> bytes_of_a = BytesOf(DType::kF16, a),
+                          bytes_of_b = BytesOf(DType::kF16, b);
+  Vec sums = reference::Matmul(a, b, m, n, k, false, false);
+  for (int64_t i = 0; i < m * n; ++i) sums[i] += biases[i % n] + 0.5;
+  for (const DType of_c : {DType::kF16, DType::kF32}) {
+    const std::vector<char> expected = BytesOf(of_c, sums);
+    const bool wide = of_c == DType::kF32;
+    const int64_t row = n * SizeOf(of_c), step_of_c = n + (wide ? 0 : 2);
+    const std::vector<char> before = BytesOf(of_c, Vec(step_of_c, 0.5));  // of each row
+    for (int layout = 0; layout < 4; ++layout) {
+      SCOPED_TRACE(testing::Message() << layout << (wide ? " to fp32" : " to fp16"));
+      const bool ta = layout & 1, tb = layout & 2;
+      const int64_t step_of_a = (ta ? m : k) + (wide ? 3 : 0);
+      const Buffer c = bench.Raw(of_c, m * step_of_c);
+      char* const rows = static_cast<char*>(c.data);
+      for (int64_t i = 0; i < m; ++i) {
+        std::memcpy(rows + i * before.size(), before.data(), before.size());
       }
-      sums[i * n + j] = sum;
-    }
-  }
-  for (int layout = 0; layout < 8; ++layout) {
-    SCOPED_TRACE(layout);
-    const bool ta = layout & 1, tb = layout & 2, wide = layout & 4;
-    const DType of_c = wide ? DType::kF32 : DType::kF16;
-    const int64_t step_of_a = (ta ? m : k) + (wide ? 3 : 0), step_of_c = n + (wide ? 0 : 2);
-    const Vec before(m * step_of_c, 0.5);
-    Vec biases(n);
-    for (int64_t j = 0; j < n; ++j) biases[j] = Eighths(static_cast<uint32_t>(j), 3);
-    const Buffer c = bench.Elements(of_c, before);
-    bench.Run(Matmul{.a = Stored(bench, m, k, ta, step_of_a, 1).WithRowStride(step_of_a),
-                     .b = Stored(bench, k, n, tb, tb ? k : n, 2),
-                     .bias = bench.Floats(biases),
-                     .c = c.WithRowStride(step_of_c),
-                     .m = m,
-                     .n = n,
-                     .k = k,
-                     .transpose_a = ta,
-                     .transpose_b = tb,
-                     .accumulate = true});
-    const Vec found = Bench::Read(c, m * step_of_c);
-    int64_t wrong = 0;
-    for (int64_t i = 0; i < m; ++i) {
-      for (int64_t j = 0; j < step_of_c; ++j) {
-        const double expected = j < n ? reference::Rounded(of_c, sums[i * n + j] + biases[j] + 0.5)
-                                      : before[i * step_of_c + j];
-        wrong += found[i * step_of_c + j] != expected;
+      bench.Run(Matmul{.a = Stored(bench, bytes_of_a, m, k, ta, step_of_a).WithRowStride(step_of_a),
+                       .b = Stored(bench, bytes_of_b, k, n, tb, tb ? k : n),
+                       .bias = bench.Floats(biases),
+                       .c = c.WithRowStride(step_of_c),
+                       .m = m,
+                       .n = n,
+                       .k = k,
+                       .transpose_a = ta,
+                       .transpose_b = tb,
+                       .accumulate = true});
+      int64_t wrong = 0;
+      for (int64_t i = 0; i < m; ++i) {
+        const char* found = rows + i * before.size();
+        wrong += std::memcmp(found, expected.data() + i * row, row) != 0 ||
+                 std::memcmp(found + row, before.data() + row, before.size() - row) != 0;
       }
+      EXPECT_EQ(wrong, 0) << "rows of " << m;
     }
-    EXPECT_EQ(wrong, 0);
   }
 }
 
