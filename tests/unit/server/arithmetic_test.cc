@@ -25,8 +25,6 @@ const Arithmetic kNarrow = {{"device", "CPU"}, {"loops", "avx2"}};
 constexpr char kWideText[] = "device: CPU; loops: avx512";
 constexpr char kNarrowText[] = "device: CPU; loops: avx2";
 
-Pass PassOver(const Snapshots& s) { return PlanPass(s.snapshot, PlannerOptions{}); }
-
 // "uid-a: n/0 m/1"
 std::vector<std::string> WhereOf(const Pass& pass) {
   std::vector<std::string> texts;

@@ -54,8 +54,6 @@ std::string NodesIn(const Ranks& ranks) {
   return nodes;
 }
 
-Pass PassOver(const Snapshots& s) { return PlanPass(s.snapshot, PlannerOptions{}); }
-
 Ranks PlacedOn(const Snapshots& s) {
   const Pass pass = PassOver(s);
   return pass.decisions.placements.empty() ? Ranks() : pass.decisions.placements[0].ranks;

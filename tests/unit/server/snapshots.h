@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "server/scheduler/planner.h"
 #include "storage/records/reason_codes.h"
 #include "storage/scheduler_store.h"
 
@@ -104,5 +105,7 @@ struct Snapshots {
     return *this;
   }
 };
+
+inline Pass PassOver(const Snapshots& s) { return PlanPass(s.snapshot, PlannerOptions{}); }
 
 }  // namespace trainyard
