@@ -8,12 +8,10 @@
 namespace trainyard::engine {
 namespace {
 
-constexpr int64_t kPiece = plan::kExchangedElements;
-
 // What is left of `slice` from `begin` elements after its start, at most a piece.
 plan::ElementRange PieceOf(const plan::ElementRange& slice, int64_t begin) {
   const int64_t first = std::min(slice.first + begin, slice.end);
-  return {first, std::min(first + kPiece, slice.end)};
+  return {first, std::min(first + plan::kExchangedElements, slice.end)};
 }
 
 // Puts `part`, of `n`, on top of the places, `at(place)`, as `leaf` says.
@@ -40,8 +38,8 @@ SumToOwners::SumToOwners(Communicator& gang, const plan::Plan& plan, absl::Span<
       rounds_(plan::RoundsInTurn(plan.logical_ranks, gang.size())),
       divided_(plan::DividedLeaves(plan.buckets)) {
   const int64_t most = MostPlaces(rounds_);
-  received_.resize(gang.size() * kPiece);
-  waiting_.resize(std::max<int64_t>(0, most - plan.share_places) * kPiece);
+  received_.resize(gang.size() * plan::kExchangedElements);
+  waiting_.resize(std::max<int64_t>(0, most - plan.share_places) * plan::kExchangedElements);
   sums_of_places_.resize(most);
 }
 
@@ -64,7 +62,7 @@ absl::Status SumToOwners::Reduce(size_t bucket, int64_t round, absl::Span<float>
   for (const plan::ElementRange& slice : plan_.buckets[bucket].slices) {
     longest = std::max(longest, slice.size());
   }
-  for (int64_t begin = 0; begin < longest; begin += kPiece) {
+  for (int64_t begin = 0; begin < longest; begin += plan::kExchangedElements) {
     TY_RETURN_IF_ERROR(ReducePiece(bucket, round, gradients, begin));
   }
   return absl::OkStatus();
@@ -80,13 +78,14 @@ absl::Status SumToOwners::ReducePiece(size_t bucket, int64_t round, absl::Span<f
     return gradients.subspan(piece.first - cut.elements.first, piece.size());
   };
   const auto received = [&](int rank) {
-    return absl::MakeSpan(received_).subspan(rank * kPiece, mine.size());
+    return absl::MakeSpan(received_).subspan(rank * plan::kExchangedElements, mine.size());
   };
   TY_RETURN_IF_ERROR(Exchange(round, made, received));
   if (mine.size() == 0) return absl::OkStatus();
   const auto at = [&](int64_t place) {
-    return place < plan_.share_places ? shares_.At(bucket, place, mine.first)
-                                      : &waiting_[(place - plan_.share_places) * kPiece];
+    return place < plan_.share_places
+               ? shares_.At(bucket, place, mine.first)
+               : &waiting_[(place - plan_.share_places) * plan::kExchangedElements];
   };
   for (const plan::LeafInTurn& leaf : rounds_[round]) {
     const int rank = static_cast<int>(leaf.rank);
