@@ -23,7 +23,7 @@ kernels::Kernels AcrossOwners::WithExchanges(const kernels::Kernels& micro, cons
   kernels::Kernels all = WithStarts(
       micro, order_, [this](size_t bucket, kernels::Stream&) { Start(bucket, gradients_[bucket]); },
       [this](size_t bucket, kernels::Stream&) { AwaitTask(tasks_[bucket]); });
-  all.push_back({.launch = [this](kernels::Stream&) { EndRound(places_[0].sums); }});
+  all.push_back({.launch = [this](kernels::Stream&) { AwaitTask(StartSums(places_[0].sums)); }});
   return all;
 }
 
@@ -34,20 +34,20 @@ void AcrossOwners::Start(size_t bucket, absl::Span<float> gradients) {
   });
 }
 
-void AcrossOwners::EndRound(absl::Span<double> own) {
+int64_t AcrossOwners::StartSums(absl::Span<double> own) {
   BeginExchanges();
   const size_t n = places_[0].sums.size();
-  AwaitTask(lane_.Start([this, own, n, round = round_, bound = bound_] {
+  return lane_.Start([this, own, n, round = round_++, bound = bound_] {
     return Guarded(bound, [&] { return sum_.AddSums(round, own, n); });
-  }));
-  ++round_;
+  });
 }
 
+// Whoever calls this counts how long it takes.
 absl::Status AcrossOwners::AwaitSums() {
   TY_RETURN_IF_ERROR(session_.Synchronize());
   while (round_ < sum_.rounds()) {
     for (const plan::ReadyBucket& ready : order_) Start(ready.bucket, {});
-    EndRound({});
+    StartSums({});
   }
   round_ = 0;
   exchanging_ = false;

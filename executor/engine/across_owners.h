@@ -26,8 +26,8 @@ class AcrossOwners : public AcrossHosts {
 
  private:
   void Start(size_t bucket, absl::Span<float> gradients);
-  // Hands out losses and targets, and waits until all of the round is handed out.
-  void EndRound(absl::Span<double> own);
+  // Starts to hand out losses and targets, the last of a round. Returns the lane's task.
+  int64_t StartSums(absl::Span<double> own);
 
   SumToOwners sum_;
   std::vector<absl::Span<float>> gradients_;  // by bucket: of the micro-batch at hand

@@ -34,8 +34,10 @@ int64_t MostPlaces(const std::vector<std::vector<plan::LeafInTurn>>& rounds) {
 }
 
 bool InRound(const std::vector<plan::LeafInTurn>& round, int64_t rank) {
-  return std::any_of(round.begin(), round.end(),
-                     [&](const plan::LeafInTurn& leaf) { return leaf.rank == rank; });
+  const auto at = std::lower_bound(
+      round.begin(), round.end(), rank,
+      [](const plan::LeafInTurn& leaf, int64_t wanted) { return leaf.rank < wanted; });
+  return at != round.end() && at->rank == rank;
 }
 
 }  // namespace trainyard::engine

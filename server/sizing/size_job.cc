@@ -14,6 +14,7 @@
 #include "executor/plan/cost/gang_memory.h"
 #include "executor/plan/graph/fold_tree.h"
 #include "executor/plan/graph/plan.h"
+#include "executor/plan/spec/mesh.h"
 #include "executor/plan/spec/spec.h"
 #include "executor/weights/start_weights.h"
 #include "server/sizing/spoken_field.h"
@@ -73,7 +74,14 @@ std::vector<int> RanksToSize(const v1::JobSpec& spec) {
   const int logical = std::max(most, spec.parallel().logical_ranks());
   std::vector<int> ranks;
   std::set<int64_t> depths;
+  int64_t places = 0;  // of sums that a rank keeps where gradients are sharded, at most so far
   for (int n = least; n <= std::min(most, least + kMostLooks - 1); ++n) {
+    if (plan::ShardsGradients(spec, n)) {
+      const int64_t needed = plan::PlacesBetweenRounds(plan::RoundsInTurn(logical, n));
+      if (needed > places) ranks.push_back(n);
+      places = std::max(places, needed);
+      continue;
+    }
     if (depths.insert(plan::MostSums(logical, n)).second) ranks.push_back(n);
   }
   return ranks;

@@ -32,10 +32,8 @@ int64_t GangBytes(const v1::JobSpec& spec, int64_t logical_ranks) {
   const Mesh mesh = MeshOf(spec);
   const int64_t links = (mesh.ranks() - 1) * kLinkBytes;
   if (mesh.data == 1) return links;
-  // Where gradients are sharded, one of each rank, and those that wait in the tree.
-  const int64_t sums = ShardsGradients(spec, mesh.data)
-                           ? mesh.data + std::bit_width(static_cast<uint64_t>(logical_ranks)) + 1
-                           : SumsOfAll(logical_ranks, mesh.data);
+  const int64_t sums = ShardsGradients(spec, mesh.data) ? SumsInTurn(logical_ranks, mesh.data)
+                                                        : SumsOfAll(logical_ranks, mesh.data);
   return links + sums * kExchangedElements * SizeOf(ElementType::kF32);
 }
 

@@ -11,9 +11,9 @@ namespace trainyard::plan {
 struct ReadyBucket {
   size_t bucket = 0;     // of Plan::buckets
   int64_t after_op = 0;  // of Plan::micro: the last that touches its gradients
-  // Where gradients are sharded: once this op has run nothing else does before the bucket is
-  // exchanged, and its memory is free. The one after which the next bucket is ready, so that one
-  // travels while the next one is made, or the last.
+  // Where gradients are sharded: the op after which the rank waits until the bucket is exchanged;
+  // its memory is free then. The one after which the next bucket is ready, so that one travels
+  // while the next one is made, or the last.
   int64_t free_after_op = 0;
 };
 

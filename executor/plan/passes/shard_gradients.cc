@@ -32,6 +32,27 @@ int64_t BytesOfShares(const Plan& plan, int64_t rank, int64_t elements) {
   return bytes;
 }
 
+// By bucket: from the first to the last byte that any of `ranks` ranks has of it, from the start of
+// plan.share_region. So all ranks lay out the same memory, whichever shares they have.
+std::vector<Region> SharesOfAllRanks(const Plan& plan, int64_t ranks) {
+  std::vector<Region> all(plan.buckets.size());
+  if (all.empty()) return all;
+  const int64_t elements = plan.buckets.back().elements.end;
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    int64_t offset = 0;
+    for (size_t b = 0; b < all.size(); ++b) {
+      const int64_t share = ShareOf(plan.buckets[b], rank, elements).size();
+      const Region own = {.offset = offset, .bytes = Align(share * SizeOf(ElementType::kF32))};
+      offset = own.end();
+      if (own.bytes == 0) continue;
+      const Region before = all[b].bytes == 0 ? own : all[b];
+      all[b].offset = std::min(before.offset, own.offset);
+      all[b].bytes = std::max(before.end(), own.end()) - all[b].offset;
+    }
+  }
+  return all;
+}
+
 // The bucket of which rank plan.rank has element `at` in its slice.
 size_t BucketOf(const Plan& plan, int64_t at) {
   const auto found =
@@ -105,14 +126,13 @@ std::vector<ReservedRange> SharesInMicro(const Plan& plan) {
   if (plan.logical_ranks > ranks) {
     return {{.offset = 0, .bytes = plan.share_region.bytes, .first = -1, .last = end}};
   }
+  const std::vector<Region> shares = SharesOfAllRanks(plan, ranks);
   std::vector<ReservedRange> reserved;
   for (const ReadyBucket& ready : BucketOrder(plan)) {
-    const TensorId sum = plan.gradient_shares[ready.bucket].sum;
-    if (sum == kNone) continue;
-    reserved.push_back({.offset = plan.offsets[sum] - plan.share_region.offset,
-                        .bytes = Align(plan.tensors[sum].bytes()),
-                        .first = ready.after_op,
-                        .last = end});
+    const Region& share = shares[ready.bucket];
+    if (share.bytes == 0) continue;
+    reserved.push_back(
+        {.offset = share.offset, .bytes = share.bytes, .first = ready.after_op, .last = end});
   }
   return reserved;
 }

@@ -212,12 +212,16 @@ absl::Status CheckRounds(const v1::JobSpec& spec) {
   const int64_t slots = std::max(2, resources.min_slots());  // of one nothing is sharded
   const int64_t rounds = (logical_ranks + slots - 1) / slots;
   if (rounds <= kMostRecordedRounds) return absl::OkStatus();
-  return Invalid("spec.parallel.shard", "GRADIENTS",
-                 absl::StrCat(" lets ", slots, " GPUs take ", logical_ranks,
-                              " logical ranks in turn, in ", rounds, " rounds; expected at most ",
-                              kMostRecordedRounds, ": set spec.resources.min_slots to ",
-                              (logical_ranks + kMostRecordedRounds - 1) / kMostRecordedRounds,
-                              ", or use fewer logical ranks, device CPU, or shard OPTIMIZER"));
+  const int64_t enough = (logical_ranks + kMostRecordedRounds - 1) / kMostRecordedRounds;
+  const std::string more =
+      enough > resources.max_slots()
+          ? "use"
+          : absl::StrCat("set spec.resources.min_slots to ", enough, ", or use");
+  return Invalid(
+      "spec.parallel.shard", "GRADIENTS",
+      absl::StrCat(" lets ", slots, " GPUs take ", logical_ranks, " logical ranks in turn, in ",
+                   rounds, " rounds; expected at most ", kMostRecordedRounds, ": ", more,
+                   " fewer logical ranks, device CPU, or shard OPTIMIZER"));
 }
 
 // What is not built of gradients that are sharded, or cannot be.
@@ -228,12 +232,15 @@ absl::Status CheckShardedGradients(const v1::JobSpec& spec) {
   const int64_t micro_batch = spec.training().micro_batch_size();
   if (share == micro_batch) return CheckRounds(spec);
   const int64_t wanted = spec.training().batch_size() / micro_batch;
+  const std::string more = wanted > kMostLogicalRanks
+                               ? ""
+                               : absl::StrCat("spec.parallel.logical_ranks to ", wanted, ", or ");
   return Invalid(
       at, "GRADIENTS",
-      absl::StrCat(" hands out what a logical rank has made of its only micro-batch, and "
-                   "here each has ",
-                   share / micro_batch, ": set spec.parallel.logical_ranks to ", wanted,
-                   ", or spec.training.micro_batch_size to ", share, ", or shard OPTIMIZER"));
+      absl::StrCat(" hands out what a logical rank has made of its only micro-batch, and here each "
+                   "has ",
+                   share / micro_batch, ": set ", more, "spec.training.micro_batch_size to ", share,
+                   ", or shard OPTIMIZER"));
 }
 
 // The default is not written down: workers of an older version know no such field.

@@ -31,12 +31,14 @@ TEST(Cost, OfAStepDoesNotDependOnHowItIsCut) {
 
 // The service plans for one rank and places all by it.
 void ExpectRanksNeedTheSame(v1::JobSpec spec, const DataFacts& facts, bool sharded) {
-  spec.mutable_training()->set_batch_size(8);
+  // Gradients are sharded in one round, where activations lie in the memory of sums.
+  const bool gradients = spec.parallel().shard() == v1::Parallel::GRADIENTS;
+  spec.mutable_training()->set_batch_size(gradients ? 3 : 8);
   spec.mutable_training()->set_micro_batch_size(1);
   spec.mutable_training()->set_ema_decay(0.9);
   spec.mutable_resources()->set_min_slots(3);
   spec.mutable_resources()->set_device(v1::Resources::CPU);
-  spec.mutable_parallel()->set_logical_ranks(4);
+  spec.mutable_parallel()->set_logical_ranks(gradients ? 3 : 4);
   spec = ResolveSpec(spec).value();
   const Plan first = BuildPlan(spec, facts, 0).value();
   EXPECT_EQ(first.sharded, sharded);
@@ -56,6 +58,12 @@ TEST(Cost, EveryRankOfAJobNeedsTheSame) {
   spec = MlpSpec();
   spec.mutable_optimizer()->mutable_lamb()->set_always_adapt(true);
   ExpectRanksNeedTheSame(spec, ImageFacts(4000, 4000, 3, 3), /*sharded=*/true);
+  // Likewise its share of the gradients' sums, which activations leave free on every rank.
+  spec.mutable_parallel()->set_shard(v1::Parallel::GRADIENTS);
+  ExpectRanksNeedTheSame(spec, ImageFacts(400, 400, 3, 3), /*sharded=*/true);
+  spec = GptSpec();
+  spec.mutable_parallel()->set_shard(v1::Parallel::GRADIENTS);
+  ExpectRanksNeedTheSame(spec, TokenFacts(5000), /*sharded=*/true);
 }
 
 TEST(Cost, LogicalRanksOfOneRankNeedGradientsForThoseThatWait) {

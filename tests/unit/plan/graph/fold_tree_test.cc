@@ -110,7 +110,6 @@ TEST(FoldTree, RanksInTurnAddUpAllLeavesInOrder) {
             below = absl::StrCat("(", below, "+", places[next.place - fold], ")");
           }
         }
-        EXPECT_LE(round.back().place - round.back().folds + 1, PlacesBetweenRounds(rounds));
       }
       EXPECT_EQ(leaf, leaves);
       EXPECT_EQ(places[0], Reference(0, leaves));
@@ -121,6 +120,8 @@ TEST(FoldTree, RanksInTurnAddUpAllLeavesInOrder) {
   }
   EXPECT_EQ(PlacesBetweenRounds(RoundsInTurn(8, 8)), 1);
   EXPECT_EQ(PlacesBetweenRounds(RoundsInTurn(8, 2)), 2);
+  EXPECT_EQ(PlacesBetweenRounds(RoundsInTurn(16, 4)), 2);
+  EXPECT_EQ(PlacesBetweenRounds(RoundsInTurn(16, 5)), 4);
 }
 
 }  // namespace
