@@ -62,7 +62,7 @@ class AcrossRanks {
   virtual absl::Status GatherParameters() = 0;
   virtual absl::Status AwaitParameters() = 0;
 
-  // How long kernels of WithArrivals have waited so far.
+  // How long kernels of WithArrivals and WithExchanges have waited so far.
   virtual absl::Duration waited() const = 0;
 
   // Makes another exchange of these ranks, behind all that were started, and waits for it, and so

@@ -16,7 +16,8 @@ namespace trainyard::plan {
 //
 // The arena must be zero before the first step: the padding between parameters, gradients and
 // optimizer state is never written but is read by the optimizer and the norm, whose results on
-// zeros are zeros.
+// zeros are zeros. (Of gradients that are sharded it is cleared in their sums:
+// Plan::clear_padding.)
 //
 // The plan is that of rank `rank` of spec.resources.max_slots. The summaries of all are equal (what
 // one rank needs to step a tensor of LAMB alone is less than what products of it take on every

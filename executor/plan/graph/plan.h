@@ -122,7 +122,8 @@ struct Plan {
   TensorId moments = kNone;  // f32 [micro-batches of all logical ranks, all of `pending`]
   Region parameter_region, copy_region, optimizer_region, ema_region, buffer_region, pending_region,
       moments_region, scalar_region, leaves_region, partial_region, share_region;
-  // loss_sum, z_loss_sum and target_count, and right behind them the gradients.
+  // loss_sum, z_loss_sum and target_count, and right behind them the gradients (where these are
+  // sharded: share_region, and no gradients).
   Region sums_region, gradient_region;
   // Both together are a partial sum of the step: of one logical rank, or of several that were added
   // up. Those that wait for their sibling in the tree (fold_tree.h) are kept in as many more

@@ -22,7 +22,8 @@ void ZeroGradients(Plan& plan);
 
 // Where gradients lie, from the start of plan.gradient_region, while plan.micro runs, or
 // plan.evaluate_begin and then plan.evaluate. What pads a gradient to whole lines stays zero for
-// ever: norm and optimizer sweep it.
+// ever: norm and optimizer sweep it. Where gradients are sharded: where the sums that a rank keeps
+// lie, from the start of plan.share_region, of which nothing stays.
 std::vector<ReservedRange> GradientsInMicro(const Plan& plan);
 std::vector<ReservedRange> GradientsInEvaluation(const Plan& plan);
 
