@@ -13,8 +13,8 @@ AcrossHosts::AcrossHosts(Session& session, const Gang& gang)
     : session_(session),
       gang_(gang),
       order_(plan::BucketOrder(session.plan())),
-      arrivals_(plan::AwaitedOrder(session.plan())),
       sums_(gang.communicator(), session.plan().logical_ranks),
+      arrivals_(plan::AwaitedOrder(session.plan())),
       norm_(gang.communicator(), session.plan().buckets) {
   TY_CHECK(session.HostView(session.plan().gradient_region) != nullptr,
            "the host cannot reach the memory of ", session.device().Description());

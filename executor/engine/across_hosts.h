@@ -45,6 +45,7 @@ class AcrossHosts : public AcrossRanks {
   const Gang gang_;
   const std::vector<plan::ReadyBucket> order_;
   std::vector<PartialSum> places_;  // by number of the partial sum
+  SumAcrossRanks sums_;
   absl::Duration bound_;
   bool exchanging_ = false;
 
@@ -55,7 +56,6 @@ class AcrossHosts : public AcrossRanks {
   void AwaitArrivals(int64_t count) { AwaitTask(before_gather_ + count); }
 
   const std::vector<plan::AwaitedBucket> arrivals_;
-  SumAcrossRanks sums_;
   NormAcrossRanks norm_;
   StepPatience patience_;
   // The lane's task number before_gather_ + i + 1 gathers, or has gathered, arrivals_[i].

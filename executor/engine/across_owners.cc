@@ -21,13 +21,14 @@ AcrossOwners::AcrossOwners(Session& session, const Gang& gang)
 
 kernels::Kernels AcrossOwners::WithExchanges(const kernels::Kernels& micro, const StepPart&) {
   kernels::Kernels all = WithStarts(
-      micro, order_, [this](size_t bucket, kernels::Stream&) { Start(bucket, gradients_[bucket]); },
+      micro, order_,
+      [this](size_t bucket, kernels::Stream&) { StartBucket(bucket, gradients_[bucket]); },
       [this](size_t bucket, kernels::Stream&) { AwaitTask(tasks_[bucket]); });
   all.push_back({.launch = [this](kernels::Stream&) { AwaitTask(StartSums(places_[0].sums)); }});
   return all;
 }
 
-void AcrossOwners::Start(size_t bucket, absl::Span<float> gradients) {
+void AcrossOwners::StartBucket(size_t bucket, absl::Span<float> gradients) {
   BeginExchanges();
   tasks_[bucket] = lane_.Start([this, bucket, gradients, round = round_, bound = bound_] {
     return Guarded(bound, [&] { return sum_.Reduce(bucket, round, gradients); });
@@ -42,13 +43,15 @@ int64_t AcrossOwners::StartSums(absl::Span<double> own) {
   });
 }
 
+void AcrossOwners::StartRound() {
+  for (const plan::ReadyBucket& ready : order_) StartBucket(ready.bucket, {});
+  StartSums({});
+}
+
 // Whoever calls this counts how long it takes.
 absl::Status AcrossOwners::AwaitSums() {
   TY_RETURN_IF_ERROR(session_.Synchronize());
-  while (round_ < sum_.rounds()) {
-    for (const plan::ReadyBucket& ready : order_) Start(ready.bucket, {});
-    StartSums({});
-  }
+  while (round_ < sum_.rounds()) StartRound();
   round_ = 0;
   exchanging_ = false;
   TY_RETURN_IF_ERROR(lane_.Wait());

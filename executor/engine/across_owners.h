@@ -24,11 +24,14 @@ class AcrossOwners : public AcrossHosts {
   absl::Status AddSums() override { return AwaitSums(); }
   absl::Status CompleteLeaves() override;
 
- private:
-  void Start(size_t bucket, absl::Span<float> gradients);
+ protected:
+  void StartBucket(size_t bucket, absl::Span<float> gradients);
   // Starts to hand out losses and targets, the last of a round. Returns the lane's task.
   int64_t StartSums(absl::Span<double> own);
+  // Starts all exchanges of a round in which this rank has no logical rank.
+  virtual void StartRound();
 
+ private:
   SumToOwners sum_;
   std::vector<absl::Span<float>> gradients_;  // by bucket: of the micro-batch at hand
   std::vector<int64_t> tasks_;                // on the lane, by bucket

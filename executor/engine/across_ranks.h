@@ -62,6 +62,15 @@ class AcrossRanks {
   virtual absl::Status GatherParameters() = 0;
   virtual absl::Status AwaitParameters() = 0;
 
+  // Where parameters are sharded (else they are there, and nothing is exchanged): the kernels of
+  // plan.evaluate, each of which runs once the parameters that it reads are there. As many, in the
+  // same order.
+  virtual kernels::Kernels WithGathers(const kernels::Kernels& evaluate) { return evaluate; }
+  // What a rank does that has no batch to evaluate when others have.
+  virtual absl::Status GatherForOthers() { return absl::OkStatus(); }
+  // All parameters of bucket number `bucket`, until the next exchange.
+  virtual absl::Status GatherBucket(size_t) { return absl::OkStatus(); }
+
   // How long kernels of WithArrivals and WithExchanges have waited so far.
   virtual absl::Duration waited() const = 0;
 

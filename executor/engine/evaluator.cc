@@ -40,6 +40,7 @@ absl::Status Evaluator::PrepareOnce(bool tune) {
   TY_ASSIGN_OR_RETURN(begin_, session_.Prepare(plan.evaluate_begin));
   TY_ASSIGN_OR_RETURN(kernels::Kernels program, session_.Prepare(plan.evaluate));
   if (shards_) program = shards_->WithExchanges(std::move(program), plan.evaluate_exchanges);
+  if (across_ != nullptr) program = across_->WithGathers(program);
   for (int64_t i = 0; i < session_.BatchesInUse(); ++i) {
     InFlight& flight = flights_.emplace_back();
     flight.losses = session_.AllocateHost(plan.tensors[plan.eval_losses].bytes());
@@ -57,8 +58,10 @@ absl::Status Evaluator::Enqueue(data::Loader& loader, InFlight& flight) {
   TY_RETURN_IF_ERROR(session_.WaitForRoom());
   const absl::StatusOr<data::Loader::Batch> batch = loader.Next();
   absl::Status loaded = WithDataFault(batch.status());
-  // The ranks that share shards compute a batch together, or none of them does.
+  // The ranks that share shards compute a batch together, or none of them does; those that share
+  // parameters, a round of them.
   if (shards_) loaded = groups_.shards().Agree(loaded);
+  if (across_ != nullptr) loaded = gang_.Agree(loaded);
   TY_RETURN_IF_ERROR(loaded);
   flight.targets = static_cast<const int32_t*>(batch->targets);
   session_.Upload({.input = plan.eval_input,
@@ -68,6 +71,7 @@ absl::Status Evaluator::Enqueue(data::Loader& loader, InFlight& flight) {
                    .targets = batch->targets});
   TY_RETURN_IF_ERROR(session_.Run(program_));
   if (shards_) TY_RETURN_IF_ERROR(shards_->status());
+  if (across_ != nullptr) TY_RETURN_IF_ERROR(across_->Started());
   const auto read = [&](plan::TensorId id, char* to) {
     session_.Read(id, to, plan.tensors[id].bytes());
   };
@@ -76,6 +80,12 @@ absl::Status Evaluator::Enqueue(data::Loader& loader, InFlight& flight) {
   if (plan.binary) read(plan.eval_logits, flight.logits.get());
   session_.RecordEvent(*flight.done);
   return absl::OkStatus();
+}
+
+absl::Status Evaluator::TakePart() {
+  if (across_ == nullptr) return absl::OkStatus();
+  TY_RETURN_IF_ERROR(gang_.Agree(absl::OkStatus()));
+  return across_->GatherForOthers();
 }
 
 void Evaluator::Add(const Rows& rows, const data::Tokenizer* tokenizer, Sums& sums) const {
@@ -177,7 +187,8 @@ absl::StatusOr<Evaluator::Sums> Evaluator::Evaluate(int64_t samples) {
     if (round >= in_use) {
       TY_RETURN_IF_ERROR(Finish(round - in_use, batches, enqueued, tokenizer, sums));
     }
-    if (enqueued.ok() && Mine(round) < batches) enqueued = Enqueue(loader, FlightOf(round));
+    if (!enqueued.ok() || round >= rounds) continue;
+    enqueued = Mine(round) < batches ? Enqueue(loader, FlightOf(round)) : TakePart();
   }
   return sums;
 }

@@ -13,6 +13,7 @@
 #include "executor/data/clicks/auc.h"
 #include "executor/data/dataset/dataset.h"
 #include "executor/data/loader.h"
+#include "executor/engine/across_ranks.h"
 #include "executor/engine/groups.h"
 #include "executor/engine/session.h"
 #include "executor/engine/shards_across_ranks.h"
@@ -31,6 +32,10 @@ class Evaluator {
   // `session` and `dataset` must outlive it. `threads` prepare samples while a batch is evaluated.
   Evaluator(Session& session, const data::Dataset& dataset, int64_t threads = 1,
             const Groups& groups = Gang());
+
+  // Where parameters are sharded: `across` gathers them for each batch. Called before what is
+  // below; `across` must be there as long as that is called.
+  void GatherBy(AcrossRanks& across) { across_ = &across; }
 
   // Prepares the kernels and measures what there is to choose (Session::Tune): the arena's content
   // is lost.
@@ -73,7 +78,9 @@ class Evaluator {
   // Over the first `samples` of the split.
   absl::StatusOr<Sums> Evaluate(int64_t samples);
   InFlight& FlightOf(int64_t round) { return flights_[round % flights_.size()]; }
+  // The batch of this rank in a round or, in one that has none for it, its part in the others'.
   absl::Status Enqueue(data::Loader& loader, InFlight& flight);
+  absl::Status TakePart();
   // `tokenizer`, unless null, tells how many bytes of text a target is.
   void Add(const Rows& rows, const data::Tokenizer* tokenizer, Sums& sums) const;
   // Waits for this rank's batch of round `round`, if it has one among `batches`, and adds those of
@@ -90,6 +97,7 @@ class Evaluator {
   const Groups groups_;
   const Gang& gang_;                         // of groups_: the ranks that share out the batches
   std::optional<ShardsAcrossRanks> shards_;  // of a gang that shares the shards of logical ranks
+  AcrossRanks* across_ = nullptr;            // of a gang whose parameters are sharded
   kernels::Kernels begin_;
   Program program_;
   std::vector<InFlight> flights_;         // BatchesInUse of them

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "executor/engine/parameter_shares.h"
 #include "storage/base/status.h"
 
 namespace trainyard::engine {
@@ -41,10 +42,13 @@ absl::Status InitializeTensor(Session& session, plan::TensorId id, uint64_t seed
 }
 
 absl::Status InitializeModel(Session& session, uint64_t seed) {
-  for (const auto* ids : {&session.plan().parameters, &session.plan().buffers}) {
-    for (const plan::TensorId id : *ids) {
-      TY_RETURN_IF_ERROR(InitializeTensor(session, id, seed));
-    }
+  ParameterShares shares(session);
+  for (const plan::TensorId id : session.plan().parameters) {
+    TY_RETURN_IF_ERROR(InitializeTensor(session, id, seed));
+    shares.Keep(id);
+  }
+  for (const plan::TensorId id : session.plan().buffers) {
+    TY_RETURN_IF_ERROR(InitializeTensor(session, id, seed));
   }
   return session.Synchronize();
 }

@@ -11,6 +11,7 @@
 #include "executor/engine/fault.h"
 #include "executor/engine/finite.h"
 #include "executor/engine/initialize.h"
+#include "executor/engine/parameter_shares.h"
 #include "executor/weights/start_weights.h"
 #include "storage/base/digest.h"
 #include "storage/base/status.h"
@@ -105,13 +106,17 @@ absl::StatusOr<LoadedWeights> LoadWeights(Session& session, const v1::JobSpec& s
   TY_ASSIGN_OR_RETURN(const weights::StartWeights weights, Open(spec, session.plan()));
   TY_RETURN_IF_ERROR(WithDataFault(VerifyOurs(weights.folder)));
   TY_RETURN_IF_ERROR(WithDataFault(weights::CheckTies(weights, INT64_MAX)));
+  ParameterShares shares(session);
   // Tensors are drawn first and then overwritten by what is read: one may have parts of both kinds.
   for (const plan::TensorId id : weights.assignment.drawn_whose) {
     TY_RETURN_IF_ERROR(InitializeTensor(session, id, spec.training().seed()));
+    shares.Keep(id);
   }
   Sha256 sha;
   for (const weights::ReadPart& part : weights.assignment.read) {
     TY_RETURN_IF_ERROR(WithDataFault(ReadInto(session, weights, part, sha)));
+    shares.Keep(part.id, part.stored.offset / static_cast<int64_t>(sizeof(float)),
+                part.stored.elements());
   }
   return LoadedWeights{.sha256 = sha.Finish(), .summary = SummaryOf(weights)};
 }

@@ -83,7 +83,9 @@ absl::Status RestoreTensors(const Checkpoint& checkpoint, Session& session) {
   const plan::Plan& plan = session.plan();
   const Source source(checkpoint, plan);
   TY_RETURN_IF_ERROR(source.CheckComplete(plan));
-  for (const plan::TensorId id : plan.parameters) {
+  const size_t sharded = plan.parameters_sharded ? plan.gradients.size() : 0;  // RestoreShare
+  for (size_t i = sharded; i < plan.parameters.size(); ++i) {
+    const plan::TensorId id = plan.parameters[i];
     if (plan.tensors[id].shard) continue;
     for (const plan::StoredTensor& stored : plan::Stored(plan.tensors[id])) {
       TY_RETURN_IF_ERROR(source.ReadParameter(stored, session, id));

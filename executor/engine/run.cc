@@ -227,6 +227,7 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const Gang& ranks,
   }
   TY_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
                       Trainer::Create(*session, spec, groups));
+  if (plan.parameters_sharded) evaluator.GatherBy(trainer->across());
   if (chosen) {
     TY_RETURN_IF_ERROR(WithStorageFault(trainer->Restore(chosen->checkpoint)));
   } else {

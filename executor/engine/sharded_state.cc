@@ -8,6 +8,17 @@
 #include "storage/base/status.h"
 
 namespace trainyard::engine {
+namespace {
+
+// Where `run` has what a snapshot calls `what`; kNone: nowhere.
+plan::TensorId Of(const plan::OwnedRun& run, int64_t what) {
+  if (what == Snapshot::kWeights) return run.weights;
+  const bool known = what >= 0 && what < static_cast<int64_t>(run.state.size());
+  return known ? run.state[what] : plan::kNone;
+}
+
+}  // namespace
+
 ShardedState::ShardedState(Session& session, const Gang& gang)
     : session_(session),
       slices_(plan::SlicesInOrder(session.plan().buckets)),
@@ -19,11 +30,9 @@ absl::Status ShardedState::ReadOwn(const StateRequest& request, absl::Span<float
   // What comes from another rank may be any number.
   const int64_t first = std::clamp<int64_t>(request.first, 0, int64_t{1} << 60);
   const plan::ElementRange wanted = {first, first + request.n};
-  const auto kinds = static_cast<int64_t>(session_.plan().optimizer_state_names.size());
   for (const plan::OwnedRun& run : session_.plan().owned) {
-    if (request.kind < 0 || request.kind >= kinds) break;
     if (plan::Common(run.elements, wanted) != wanted) continue;
-    const plan::TensorId state = run.state[request.kind];
+    const plan::TensorId state = Of(run, request.kind);
     if (state == plan::kNone) break;
     return session_.ReadNow(state, to.data(), to.size() * sizeof(float),
                             (first - run.elements.first) * sizeof(float));
@@ -34,7 +43,7 @@ absl::Status ShardedState::ReadOwn(const StateRequest& request, absl::Span<float
                                                     " to ", wanted.end)));
 }
 
-absl::Status ShardedState::Read(size_t kind, int64_t first, absl::Span<float> to) {
+absl::Status ShardedState::Read(int64_t what, int64_t first, absl::Span<float> to) {
   const int64_t end = first + static_cast<int64_t>(to.size());
   auto slice =
       std::upper_bound(slices_.begin(), slices_.end(), first,
@@ -42,8 +51,7 @@ absl::Status ShardedState::Read(size_t kind, int64_t first, absl::Span<float> to
   for (int64_t at = first; at < end; ++slice) {
     TY_CHECK(slice != slices_.end(), "element ", at, " is in no slice");
     const int64_t n = std::min(slice->elements.end, end) - at;
-    TY_RETURN_IF_ERROR(exchange_.Read(static_cast<int>(slice->rank),
-                                      {.kind = static_cast<int64_t>(kind), .first = at},
+    TY_RETURN_IF_ERROR(exchange_.Read(static_cast<int>(slice->rank), {.kind = what, .first = at},
                                       to.subspan(at - first, n)));
     at += n;
   }
@@ -69,16 +77,18 @@ StoredBytes PartOf(const plan::PlacedTensor& placed, const plan::ElementRange& e
 
 Snapshot::ReadState StateOf(const Checkpoint& checkpoint, const plan::Plan& plan) {
   return [&checkpoint, &plan, placed = plan::PlacedTensors(plan, plan.gradients.size())](
-             size_t kind, int64_t first, absl::Span<float> to) -> absl::Status {
+             int64_t what, int64_t first, absl::Span<float> to) -> absl::Status {
+    const bool of_weights = what == Snapshot::kWeights;
+    const weights::SafetensorsFile& file = of_weights ? checkpoint.model : checkpoint.optimizer;
+    const std::string prefix = of_weights ? "" : OptimizerPrefix(plan, what);
     const plan::ElementRange wanted = {first, first + static_cast<int64_t>(to.size())};
     for (const plan::PlacedTensor& p : placed) {
       const StoredBytes part = PartOf(p, wanted);
       if (part.bytes == 0) continue;
-      TY_ASSIGN_OR_RETURN(
-          const weights::TensorEntry entry,
-          checkpoint.optimizer.Find(OptimizerPrefix(plan, kind) + p.stored.name, p.stored.dims));
+      TY_ASSIGN_OR_RETURN(const weights::TensorEntry entry,
+                          file.Find(prefix + p.stored.name, p.stored.dims));
       const int64_t at = std::max<int64_t>(0, p.elements.first - first);
-      TY_RETURN_IF_ERROR(checkpoint.optimizer.Read(entry, part.offset, part.bytes, to.data() + at));
+      TY_RETURN_IF_ERROR(file.Read(entry, part.offset, part.bytes, to.data() + at));
     }
     return absl::OkStatus();
   };
@@ -88,16 +98,18 @@ absl::Status RestoreShare(const Checkpoint& checkpoint, Session& session) {
   const plan::Plan& plan = session.plan();
   const std::vector<plan::PlacedTensor> placed = plan::PlacedTensors(plan, plan.gradients.size());
   const Snapshot::ReadState read = StateOf(checkpoint, plan);
+  const auto kinds = static_cast<int64_t>(plan.optimizer_state_names.size());
   std::vector<float> values;
   for (const plan::OwnedRun& run : plan.owned) {
-    for (size_t kind = 0; kind < run.state.size(); ++kind) {
-      if (run.state[kind] == plan::kNone) continue;
+    for (int64_t what = Snapshot::kWeights; what < kinds; ++what) {
+      const plan::TensorId share = Of(run, what);
+      if (share == plan::kNone) continue;
       for (int64_t at = run.elements.first; at < run.elements.end;
            at += StateExchange::kMostInAnswer) {
         // What pads a tensor is no part of a checkpoint, and zero.
         values.assign(std::min(StateExchange::kMostInAnswer, run.elements.end - at), 0);
-        TY_RETURN_IF_ERROR(read(kind, at, absl::MakeSpan(values)));
-        session.Write(run.state[kind], values.data(), values.size() * sizeof(float),
+        TY_RETURN_IF_ERROR(read(what, at, absl::MakeSpan(values)));
+        session.Write(share, values.data(), values.size() * sizeof(float),
                       (at - run.elements.first) * sizeof(float));
         TY_RETURN_IF_ERROR(session.Synchronize());
       }

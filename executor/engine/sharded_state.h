@@ -1,7 +1,7 @@
 #pragma once
 
-// The optimizer's state, of which every rank has a share, read as a whole by the one that writes
-// checkpoints.
+// The optimizer's state, and where they are sharded the parameters, of which every rank has a
+// share, read as a whole by the one that writes checkpoints.
 
 #include <cstddef>
 #include <cstdint>
@@ -23,8 +23,8 @@ class ShardedState {
   // `session`, of a sharded plan, and what `gang` stands for must outlive it.
   ShardedState(Session& session, const Gang& gang);
 
-  // Rank 0: the state of kind `kind` of the elements from `first` on, all of one parameter.
-  absl::Status Read(size_t kind, int64_t first, absl::Span<float> to);
+  // Rank 0: what Snapshot calls `what`, of the elements from `first` on, all of one parameter.
+  absl::Status Read(int64_t what, int64_t first, absl::Span<float> to);
   absl::Status End() { return exchange_.End(); }
 
   // The other ranks.
@@ -41,7 +41,7 @@ class ShardedState {
 // Reads the same from a checkpoint.
 Snapshot::ReadState StateOf(const Checkpoint& checkpoint, const plan::Plan& plan);
 
-// Reads this rank's share of the optimizer's state of `checkpoint` into the session's arena.
+// Reads this rank's share of `checkpoint` into the session's arena.
 absl::Status RestoreShare(const Checkpoint& checkpoint, Session& session);
 
 }  // namespace trainyard::engine

@@ -14,6 +14,7 @@
 #include "executor/engine/load_weights.h"
 #include "executor/engine/non_finite.h"
 #include "executor/engine/restore_tensors.h"
+#include "executor/plan/passes/shard_parameters.h"
 #include "executor/plan/spec/learning_rate.h"
 #include "storage/base/status.h"
 
@@ -386,7 +387,17 @@ absl::StatusOr<std::string> Trainer::Search(const BatchSource& next) {
   NonFiniteSearch search(session_);
   const std::string before =
       absl::StrCat("as the update of step ", steps_done_, " left it, parameter");
-  for (const plan::TensorId id : plan.parameters) TY_RETURN_IF_ERROR(search.Look(id, before));
+  size_t gathered = 0;  // parameters that were looked at while their bucket was gathered
+  for (size_t bucket = 0; plan.parameters_sharded && bucket < plan.buckets.size(); ++bucket) {
+    TY_RETURN_IF_ERROR(across_->GatherBucket(bucket));
+    for (const plan::TensorId id : plan::GatheredWith(plan, bucket)) {
+      TY_RETURN_IF_ERROR(search.Look(id, before));
+      ++gathered;
+    }
+  }
+  for (size_t i = gathered; i < plan.parameters.size(); ++i) {
+    TY_RETURN_IF_ERROR(search.Look(plan.parameters[i], before));
+  }
   // Each micro-batch writes only its own rows: the others may still hold the value for which the
   // step failed.
   if (plan.row_gradient != plan::kNone) {
@@ -465,8 +476,8 @@ absl::Status Trainer::LendTo(Snapshot& snapshot, Snapshot::ReadState state) {
 }
 
 Snapshot::ReadState Trainer::StateOfRanks() {
-  return [this](size_t kind, int64_t first, absl::Span<float> to) {
-    return shares_->Read(kind, first, to);
+  return [this](int64_t what, int64_t first, absl::Span<float> to) {
+    return shares_->Read(what, first, to);
   };
 }
 

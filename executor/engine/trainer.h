@@ -99,6 +99,8 @@ class Trainer {
   absl::Status EnqueueAhead(const BatchSource& next);
   // Waits for the oldest step in flight. If it is not taken, no step is left in flight.
   absl::StatusOr<StepResult> Finish();
+  // What goes between the ranks of a gang that shares out logical ranks.
+  AcrossRanks& across() { return *across_; }
   // How long it has waited for other ranks in its steps so far, and added up what came from them.
   absl::Duration waited() const {
     return waited_ + (across_ ? across_->waited() : absl::ZeroDuration()) +

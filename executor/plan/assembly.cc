@@ -27,6 +27,7 @@
 #include "executor/plan/passes/precision.h"
 #include "executor/plan/passes/recompute.h"
 #include "executor/plan/passes/shard_optimizer.h"
+#include "executor/plan/passes/shard_parameters.h"
 #include "executor/plan/passes/share_gradients.h"
 #include "executor/plan/passes/weight_copies.h"
 #include "executor/plan/spec/checks.h"
@@ -170,6 +171,8 @@ class Assembly {
     LayOutSmallest(scalars_, step_copies_, forward_ops_, plan_);
     plan_.micro_exchanges = ShardExchanges(plan_.tensors, plan_.micro);
     plan_.evaluate_exchanges = ShardExchanges(plan_.tensors, plan_.evaluate);
+    plan_.micro_gathers = Gathers(plan_, plan_.micro);
+    plan_.evaluate_gathers = Gathers(plan_, plan_.evaluate);
     Summarize(spec_, facts_, plan_);
     return std::move(plan_);
   }
@@ -322,8 +325,11 @@ class Assembly {
   }
 
   void PlaceCopies() {
-    WeightCopies placed = plan::PlaceCopies(spec_, graph_, plan_.parameters, trained_.dense,
-                                            plan_.micro_batches * most_hosted(), copies_);
+    // What is gathered for each micro-batch is cast by each.
+    const int64_t readers =
+        ShardsParameters(spec_, mesh_.data) ? 1 : plan_.micro_batches * most_hosted();
+    WeightCopies placed =
+        plan::PlaceCopies(spec_, graph_, plan_.parameters, trained_.dense, readers, copies_);
     plan_.copies = std::move(placed.kept);
     step_copies_ = std::move(placed.cast_in_step);
   }

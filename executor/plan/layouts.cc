@@ -66,13 +66,16 @@ double StepSeconds(const Plan& plan, int64_t hosted, const Rates& rates) {
       work * static_cast<double>(hosted) / rates.flops_per_second + seconds(sent.of_shards);
   if (plan.buckets.empty()) return compute;
   // What is seen of buckets that travel during a pass: the last of the backward pass and the first
-  // of the forward pass, and what takes longer than that pass.
-  const auto seen = [&](int64_t bytes, double pass) {
-    const double one_bucket = seconds(bytes) / static_cast<double>(plan.buckets.size());
-    return std::max(one_bucket, seconds(bytes) - pass * micro_batch);
+  // of the forward pass, and what takes longer than that pass. Of every pass, where each logical
+  // rank hands out its gradients, or gathers parameters.
+  const auto seen = [&](int64_t bytes, double pass, bool of_each) {
+    const int64_t passes = of_each ? hosted : 1;
+    const double one = seconds(bytes) / static_cast<double>(passes);
+    const double one_bucket = one / static_cast<double>(plan.buckets.size());
+    return static_cast<double>(passes) * std::max(one_bucket, one - pass * micro_batch);
   };
-  return compute + seen(sent.in_backward, kBackwardShare) + seconds(sent.after) +
-         seen(sent.in_forward, 1 - kBackwardShare);
+  return compute + seen(sent.in_backward, kBackwardShare, plan.gradients_sharded) +
+         seconds(sent.after) + seen(sent.in_forward, 1 - kBackwardShare, plan.parameters_sharded);
 }
 
 }  // namespace

@@ -71,6 +71,9 @@ absl::Status Train(const RankOptions& options, const run::RunDirectory& director
   if (device == nullptr) {
     TY_ASSIGN_OR_RETURN(device, OpenDevice(options.device, options.threads));
   }
+  // Whoever reads the log of a rank that was killed sees that it got as far as this.
+  spdlog::info("rank {} of {}, attempt {}: trains on {}", assignment.key().rank(),
+               assignment.world_size(), assignment.key().attempt(), device->Description());
   EventObserver observer(events, directory, lease, device->Description());
   engine::RunRequest request = RequestOf(assignment, options.threads);
   request.communicator = gang.get();

@@ -483,14 +483,15 @@ class YardTest(unittest.TestCase):
                 self.assertIn(rank.node.removeprefix("nodes/"), shown)
                 self.assertIn(rank.node.removeprefix("nodes/"), table)
             self.assertIn("slowest: rank", table)
-            # Rank 0 is killed: what rank 1 printed of that is read from its node, also later.
+            # Rank 0 is killed, and rank 1 with it, before or after it says why: what it printed is read from its
+            # node, also later.
             first = next(r.node for r in gang.ranks if r.rank == 0)
             for pid in self.yard.training_pids(state if first == "nodes/second" else None):
                 kill(pid)
             eventually(lambda: self.yard.get(name).attempt == 2, 60)
             self.yard.wait_for(name, resources_pb.RUNNING)
             alone = self.yard.call("logs", name, "--rank", "1", "--attempt", "1")
-            self.assertIn("rank 0", alone)
+            self.assertIn("rank 1 of 2, attempt 1: trains on cpu", alone)
             both = self.yard.call("logs", name, "--rank", "all", "--attempt", "1").splitlines()
             self.assertIn("[1] " + alone.splitlines()[-1], both)
             self.assertTrue(all(line.startswith(("[0] ", "[1] ")) for line in both), both)

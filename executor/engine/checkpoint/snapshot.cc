@@ -41,7 +41,7 @@ Snapshot::Snapshot(const plan::Plan& plan, v1::Model model, Allocate allocate)
     : plan_(plan), model_spec_(std::move(model)), allocate_(std::move(allocate)) {}
 
 Snapshot::Room Snapshot::Own() {
-  const int64_t optimizer = plan_.parameter_region.bytes;
+  const int64_t optimizer = plan_.whole_parameter_bytes();
   const int64_t averages = optimizer + plan_.whole_optimizer_bytes();
   const int64_t buffers = averages + plan_.ema_region.bytes;
   const int64_t elsewhere = buffers + plan_.buffer_region.bytes;
@@ -193,7 +193,9 @@ void Snapshot::Show(const Places& places, const ReadShard& elsewhere) {
     }
     AddShards(what, prefix, std::move(shards), elsewhere, views);
   };
-  const auto parameter_at = [&](size_t i) {
+  const size_t sharded = plan_.parameters_sharded ? plan_.gradients.size() : 0;
+  const auto parameter_at = [&](size_t i) -> const char* {
+    if (i < sharded) return nullptr;
     return at(places.parameters, plan_.parameter_region, plan_.parameters[i]);
   };
   show(kWeights, "", parameter_at, model_);
@@ -224,29 +226,38 @@ void Snapshot::Show(const Places& places, const ReadShard& elsewhere) {
 template <typename F>
 void Snapshot::ForEachState(const F& f) const {
   const std::vector<plan::PlacedTensor> placed = plan::PlacedTensors(plan_, plan_.gradients.size());
-  for (size_t kind = 0; kind < plan_.has_state.size(); ++kind) {
+  const int64_t first = plan_.parameters_sharded ? kWeights : 0;
+  for (int64_t what = first; what < static_cast<int64_t>(plan_.has_state.size()); ++what) {
     for (const plan::PlacedTensor& p : placed) {
-      if (plan_.has_state[kind][p.position]) f(kind, p.stored, p.elements.first);
+      if (what == kWeights || plan_.has_state[what][p.position]) {
+        f(what, p.stored, p.elements.first);
+      }
     }
   }
 }
 
+TensorView& Snapshot::ViewOf(int64_t what, const std::string& name) {
+  return what == kWeights ? model_[name] : optimizer_state_[OptimizerPrefix(plan_, what) + name];
+}
+
 void Snapshot::BorrowState(ReadState read) {
-  ForEachState([&](size_t kind, const plan::StoredTensor& stored, int64_t begin) {
-    optimizer_state_[OptimizerPrefix(plan_, kind) + stored.name] = {
-        .dims = stored.dims, .read = [read, kind, begin](int64_t first, absl::Span<float> to) {
-          return read(kind, begin + first, to);
-        }};
+  ForEachState([&](int64_t what, const plan::StoredTensor& stored, int64_t begin) {
+    ViewOf(what, stored.name) = {.dims = stored.dims,
+                                 .read = [read, what, begin](int64_t first, absl::Span<float> to) {
+                                   return read(what, begin + first, to);
+                                 }};
   });
 }
 
 absl::Status Snapshot::ReadStateInto(const Room& room, const ReadState& read) {
-  auto* to = reinterpret_cast<float*>(room.optimizer);
+  auto* weights = reinterpret_cast<float*>(room.parameters + plan_.parameter_region.bytes);
+  auto* state = reinterpret_cast<float*>(room.optimizer);
   absl::Status status;
-  ForEachState([&](size_t kind, const plan::StoredTensor& stored, int64_t begin) {
+  ForEachState([&](int64_t what, const plan::StoredTensor& stored, int64_t begin) {
+    float*& to = what == kWeights ? weights : state;
     const absl::Span<float> values = {to, static_cast<size_t>(stored.elements())};
-    if (status.ok()) status = read(kind, begin, values);
-    optimizer_state_[OptimizerPrefix(plan_, kind) + stored.name] = {
+    if (status.ok()) status = read(what, begin, values);
+    ViewOf(what, stored.name) = {
         .dims = stored.dims,
         .bytes = {reinterpret_cast<const char*>(to), values.size() * sizeof(float)}};
     to += stored.elements();

@@ -31,16 +31,18 @@ std::string AveragePrefix();
 class Snapshot {
  public:
   // Where the regions of a plan begin. Of a sharded plan the optimizer's state is that of all
-  // ranks, kind by kind, without what pads it.
+  // ranks, kind by kind, without what pads it; so are, behind parameters that are not sharded,
+  // those that are.
   struct Places {
     const char *parameters, *optimizer, *averages, *buffers;
   };
 
-  // Reads the optimizer's state of kind `kind` from element `first` of the dense gradients on.
-  using ReadState = std::function<absl::Status(size_t kind, int64_t first, absl::Span<float> to)>;
-
   // What goes with a parameter: the optimizer's state of a kind, counted from 0, or one of these.
   static constexpr int64_t kWeights = -1, kAverages = -2;
+
+  // Reads what of that is sharded, from element `first` of the dense gradients on.
+  using ReadState = std::function<absl::Status(int64_t what, int64_t first, absl::Span<float> to)>;
+
   // The tensor that goes with plan.parameters[position]; kNone: there is none.
   static plan::TensorId TensorOf(const plan::Plan& plan, int64_t what, size_t position);
 
@@ -69,8 +71,8 @@ class Snapshot {
   // After Own: reads all that other ranks host.
   absl::Status ReadElsewhere(const ReadShard& elsewhere);
 
-  // Of a sharded plan: the optimizer's state is read as it is written, from now on or, if there is
-  // room for it, at once, into `room`.
+  // Of a sharded plan: what is sharded is read as it is written, from now on or, if there is room
+  // for it, at once, into `room`.
   void BorrowState(ReadState read);
   absl::Status ReadStateInto(const Room& room, const ReadState& read);
 
@@ -99,9 +101,11 @@ class Snapshot {
   // Calls f(what, position in Plan::of_group, its tensor) for all that other ranks host.
   template <typename F>
   void ForEachElsewhere(const F& f) const;
-  // Calls f(kind, stored tensor, its first element) for each that has state of that kind.
+  // Calls f(what, stored tensor, its first element) for each of which that is sharded.
   template <typename F>
   void ForEachState(const F& f) const;
+  // Of the stored tensor `name`, or what goes with it.
+  TensorView& ViewOf(int64_t what, const std::string& name);
 
   const plan::Plan& plan_;
   const v1::Model model_spec_;

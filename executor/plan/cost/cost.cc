@@ -76,7 +76,7 @@ constexpr int64_t kHeldOutBatches = 3;
 // the state itself, or from a copy on the host of a GPU.
 int64_t SnapshotBytes(const v1::CheckpointPolicy& policy, bool gpu, const Plan& plan) {
   if (!gpu && policy.every_steps() == 0 && !policy.has_best()) return 0;
-  return plan.parameter_region.bytes + plan.whole_optimizer_bytes() + plan.ema_region.bytes +
+  return plan.whole_parameter_bytes() + plan.whole_optimizer_bytes() + plan.ema_region.bytes +
          plan.buffer_region.bytes + BytesElsewhere(plan);
 }
 
@@ -93,7 +93,8 @@ int64_t StagingBytes(const v1::JobSpec& spec, const DataFacts& facts, const Plan
 
 // Passes over one micro-batch know activations only, and the sharing of memory is what laid it out.
 void SummarizePasses(Plan& plan) {
-  const int64_t gradients = plan.gradient_region.bytes + plan.exchanged_gradient_bytes;
+  const int64_t others = plan.exchanged_gradient_bytes + plan.gathered_parameter_bytes;
+  const int64_t gradients = plan.gradient_region.bytes + others;
   v1::PlanSummary& s = plan.summary;
   for (v1::PassSummary& pass : *s.mutable_passes()) {
     pass.set_bytes_before(pass.bytes_before() + gradients);
@@ -139,7 +140,9 @@ void Summarize(const v1::JobSpec& spec, const DataFacts& facts, Plan& plan) {
   // However many ranks there are, together they make the optimizer's step once.
   s.set_flops_per_step(FlopsPerStep(plan));
   s.set_total_steps(plan.total_steps);
-  s.set_parameter_bytes(plan.parameter_region.bytes);
+  s.set_parameter_bytes(plan.parameter_region.bytes +
+                        std::max(plan.weight_region.bytes, plan.most_weight_bytes) +
+                        plan.gathered_parameter_bytes);
   s.set_weight_copy_bytes(plan.copy_region.bytes + plan.step_copy_bytes);
   s.set_gradient_bytes(plan.gradient_region.bytes + plan.partial_region.bytes +
                        plan.share_region.bytes + plan.exchanged_gradient_bytes);
@@ -149,8 +152,8 @@ void Summarize(const v1::JobSpec& spec, const DataFacts& facts, Plan& plan) {
   s.set_ema_bytes(plan.ema_region.bytes);
   s.set_activation_bytes(plan.activation_bytes + plan.scalar_region.bytes +
                          plan.leaves_region.bytes + plan.sums_region.bytes);
-  s.set_shared_bytes(plan.activation_bytes + plan.step_copy_bytes + plan.exchanged_gradient_bytes -
-                     plan.activation_region.bytes);
+  s.set_shared_bytes(plan.activation_bytes + plan.step_copy_bytes + plan.exchanged_gradient_bytes +
+                     plan.gathered_parameter_bytes - plan.activation_region.bytes);
   s.set_sent_bytes_per_step(MostTraffic(plan).bytes());
   s.set_staging_bytes(StagingBytes(spec, facts, plan));
   const bool gpu = OnGpuAlone(spec);

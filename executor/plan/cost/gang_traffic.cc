@@ -15,7 +15,23 @@ bool GathersInForward(const Plan& plan) {
   return plan.summary.device() != v1::Resources::CUDA && plan.gathered.empty();
 }
 
-// What rank `rank` of `ranks` sends, but for the leaves of the norm that begin in others' slices.
+// Where parameters are sharded: what rank `rank` of `ranks` sends of them. Each round of logical
+// ranks gathers them anew.
+Traffic GatheredInRounds(const Plan& plan, int64_t ranks, int64_t rank) {
+  const int64_t rounds = (plan.logical_ranks + ranks - 1) / ranks;
+  Traffic sent;
+  std::vector<bool> seen(plan.buckets.size());
+  for (const Gather& gather : plan.micro_gathers) {
+    const int64_t own = plan.buckets[gather.bucket].slices[rank].size();
+    int64_t& pass = seen[gather.bucket] ? sent.in_backward : sent.in_forward;
+    pass += rounds * (ranks - 1) * own * SizeOf(ElementType::kF32);
+    seen[gather.bucket] = true;
+  }
+  return sent;
+}
+
+// What rank `rank` of `ranks` sends, but for parameters that are sharded, and the leaves of the
+// norm that begin in others' slices.
 Traffic OwnTraffic(const Plan& plan, int64_t ranks, int64_t rank) {
   const int64_t others = ranks - 1;
   const int64_t gradient = SizeOf(ElementType::kF32), leaf_sum = SizeOf(ElementType::kF64);
@@ -31,7 +47,7 @@ Traffic OwnTraffic(const Plan& plan, int64_t ranks, int64_t rank) {
     const ElementRange& own = bucket.slices[rank];
     sent.in_backward += sums * (bucket.elements.size() - own.size()) * gradient;
     // The total of its slices, or the parameters that it stepped.
-    results += others * own.size() * gradient;
+    if (!plan.parameters_sharded) results += others * own.size() * gradient;
     if (plan.sharded) sent.after += others * LeavesOf(own).size() * leaf_sum;
   }
   sent.after += others * sums * plan.sums_region.bytes;
@@ -58,8 +74,11 @@ std::vector<Traffic> TrafficOfRanks(const Plan& plan) {
   const int64_t ranks =
       plan.buckets.empty() ? 1 : static_cast<int64_t>(plan.buckets[0].slices.size());
   std::vector<Traffic> sent(ranks);
-  if (ranks > 1) {
-    for (int64_t rank = 0; rank < ranks; ++rank) sent[rank] = OwnTraffic(plan, ranks, rank);
+  for (int64_t rank = 0; rank < ranks && ranks > 1; ++rank) {
+    sent[rank] = OwnTraffic(plan, ranks, rank);
+    const Traffic gathered = GatheredInRounds(plan, ranks, rank);
+    sent[rank].in_forward += gathered.in_forward;
+    sent[rank].in_backward += gathered.in_backward;
   }
   for (int64_t rank = 0; rank < ranks; ++rank) {
     const int64_t micro_batches =

@@ -12,10 +12,14 @@ namespace trainyard::plan {
 // Bytes that one rank sends to all others together in a step: what a communicator counts, but for
 // the decisions that the gang makes together, a few bytes each. README.md has the formula.
 struct Traffic {
-  int64_t in_backward = 0;  // in buckets, while the last micro-batch's backward pass goes on
-  int64_t after = 0;        // once it is over
-  int64_t in_forward = 0;   // in buckets, while the next step's first forward pass goes on
-  int64_t of_shards = 0;    // to the ranks that share its shards, which wait for it
+  // In buckets, while the last micro-batch's backward pass goes on; where gradients are sharded,
+  // while those of all logical ranks do.
+  int64_t in_backward = 0;
+  int64_t after = 0;  // once it is over
+  // In buckets, while the next step's first forward pass goes on; where parameters are sharded,
+  // while those of all logical ranks do.
+  int64_t in_forward = 0;
+  int64_t of_shards = 0;  // to the ranks that share its shards, which wait for it
   int64_t bytes() const { return in_backward + after + in_forward + of_shards; }
 };
 

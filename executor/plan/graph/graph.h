@@ -117,6 +117,14 @@ struct Adapter {
   int64_t first_row(const Tensor& parameter) const;
 };
 
+// Ops of a list from number `first` to number `last`, both included; none if `last` is before
+// `first`.
+struct OpRange {
+  int64_t first = 0;
+  int64_t last = -1;
+  bool empty() const { return last < first; }
+};
+
 struct Graph {
   std::vector<Tensor> tensors;  // a TensorId is an index here
   std::vector<Op> ops;          // in the order of execution

@@ -35,6 +35,7 @@ struct Alias {
 struct OwnedRun {
   ElementRange elements;
   std::vector<TensorId> state;  // by kind, as Plan::optimizer_state, of these elements
+  TensorId weights = kNone;     // where parameters are sharded: these elements of them
 };
 
 // Where gradients are sharded: what this rank keeps of the sum of a bucket, its slice and the rest
@@ -59,6 +60,16 @@ struct ShardExchange {
   int64_t before_op = 0;
   std::vector<TensorId> tensors;
   std::vector<int64_t> ranks = {};  // none: all that share the shards
+};
+
+// Where parameters are sharded: one exchange of a bucket of them, for some ops of a list.
+struct Gather {
+  size_t bucket = 0;         // of Plan::buckets
+  int64_t start_before = 0;  // the op before which the exchange begins
+  OpRange read;              // from the first op that reads them, and so waits, to the last
+
+  // When their memory is theirs.
+  OpRange live() const { return {start_before, read.last}; }
 };
 
 struct Plan {
@@ -106,6 +117,14 @@ struct Plan {
   int64_t share_places = 0;
   int64_t exchanged_gradient_bytes = 0;  // of gradients that are not handed out yet, at most
   std::vector<Op> clear_padding;         // in gradient_shares: after a step's sums, before its norm
+  // Where the parameters that are trained are sharded too, a rank keeps those that it steps alone
+  // (OwnedRun::weights). All of a bucket lie side by side among the activations while ops read them
+  // (passes/shard_parameters.h): so much of it at once, in a micro-batch.
+  bool parameters_sharded = false;
+  int64_t gathered_parameter_bytes = 0;
+  std::vector<Gather> micro_gathers, evaluate_gathers;  // in the order in which they begin
+  int64_t most_weight_bytes = 0;  // of OwnedRun::weights, of the rank that has most
+  int64_t all_weight_bytes = 0;   // of these, of all ranks
   int64_t rank = 0;
   std::vector<OwnedRun> owned;
   int64_t most_optimizer_bytes = 0;  // of these, of the rank that has most
@@ -120,8 +139,10 @@ struct Plan {
   // are kept in `moments`, by micro-batch: they move the buffers in that order, whoever found them.
   std::vector<TensorId> pending;
   TensorId moments = kNone;  // f32 [micro-batches of all logical ranks, all of `pending`]
-  Region parameter_region, copy_region, optimizer_region, ema_region, buffer_region, pending_region,
-      moments_region, scalar_region, leaves_region, partial_region, share_region;
+  // Where parameters are sharded, parameter_region has those that are not trained alone, and
+  // weight_region what this rank keeps of the others.
+  Region parameter_region, weight_region, copy_region, optimizer_region, ema_region, buffer_region,
+      pending_region, moments_region, scalar_region, leaves_region, partial_region, share_region;
   // loss_sum, z_loss_sum and target_count, and right behind them the gradients (where these are
   // sharded: share_region, and no gradients).
   Region sums_region, gradient_region;
@@ -131,6 +152,8 @@ struct Plan {
   // There the step's sum is in the end.
   std::vector<PartialSum> partial_sums;  // number p is [p - 1]
   int64_t partial_bytes() const { return sums_region.bytes + gradient_region.bytes; }
+  // Of the parameters of all ranks together.
+  int64_t whole_parameter_bytes() const { return parameter_region.bytes + all_weight_bytes; }
   // Of the state of all ranks together.
   int64_t whole_optimizer_bytes() const {
     return sharded ? all_optimizer_bytes : optimizer_region.bytes;

@@ -23,10 +23,22 @@ struct Group {
   std::vector<TensorId> members;
   bool side_by_side = false;
   int64_t bytes = 0;
-  int64_t first = 0;
-  int64_t last = 0;
+  OpRange live;
+  OpRange again = {};
   int64_t offset = 0;
+
+  int64_t last() const { return again.empty() ? live.last : again.last; }
 };
+
+bool Meet(const OpRange& a, const OpRange& b) {
+  return a.first <= b.last && b.first <= a.last && !a.empty() && !b.empty();
+}
+
+// Whether both are needed at the same time.
+bool Meet(const Group& a, const Group& b) {
+  return Meet(a.live, b.live) || Meet(a.live, b.again) || Meet(a.again, b.live) ||
+         Meet(a.again, b.again);
+}
 
 std::vector<Group> GroupInPlace(const std::vector<Tensor>& tensors, const std::vector<Op>& ops,
                                 const std::vector<LiveRange>& ranges) {
@@ -49,7 +61,7 @@ std::vector<Group> GroupInPlace(const std::vector<Tensor>& tensors, const std::v
         const size_t g = group_of[in];
         if (groups[g].members.back() != in) continue;  // another output of the op took it
         groups[g].members.push_back(range.tensor);
-        groups[g].last = range.last;
+        groups[g].live.last = range.last;
         group_of[range.tensor] = g;
         joined = true;
         break;
@@ -59,14 +71,13 @@ std::vector<Group> GroupInPlace(const std::vector<Tensor>& tensors, const std::v
     group_of[range.tensor] = groups.size();
     groups.push_back({.members = {range.tensor},
                       .bytes = Align(tensor.bytes()),
-                      .first = range.first,
-                      .last = range.last});
+                      .live = {range.first, range.last}});
   }
   return groups;
 }
 
 Group GroupOf(const TensorRun& run, const std::vector<Tensor>& tensors) {
-  Group group{.members = run.tensors, .side_by_side = true, .first = run.first, .last = run.last};
+  Group group{.members = run.tensors, .side_by_side = true, .live = run.live, .again = run.again};
   for (const TensorId id : run.tensors) group.bytes += BytesInRun(tensors[id]);
   return group;
 }
@@ -76,10 +87,8 @@ std::vector<Group> GroupsOf(const std::vector<ReservedRange>& reserved) {
   groups.reserve(reserved.size());
   for (const ReservedRange& r : reserved) {
     const int64_t offset = r.offset / kAlignment * kAlignment;
-    groups.push_back({.bytes = Align(r.offset + r.bytes) - offset,
-                      .first = r.first,
-                      .last = r.last,
-                      .offset = offset});
+    groups.push_back(
+        {.bytes = Align(r.offset + r.bytes) - offset, .live = {r.first, r.last}, .offset = offset});
   }
   return groups;
 }
@@ -89,7 +98,7 @@ std::vector<Group> GroupsOf(const std::vector<ReservedRange>& reserved) {
 int64_t LowestGap(const Group& group, const std::vector<const Group*>& placed) {
   int64_t offset = 0;
   for (const Group* other : placed) {
-    if (other->last < group.first || group.last < other->first) continue;
+    if (!Meet(*other, group)) continue;
     if (other->offset - offset >= group.bytes) break;
     offset = std::max(offset, other->offset + other->bytes);
   }
@@ -159,7 +168,7 @@ int64_t PackActivations(const std::vector<Tensor>& tensors, const std::vector<Op
 
   std::vector<Group> others = groups;
   std::stable_sort(others.begin(), others.end(),
-                   [](const Group& a, const Group& b) { return a.last > b.last; });
+                   [](const Group& a, const Group& b) { return a.last() > b.last(); });
   if (const int64_t other = Pack(reserved, others); other < end) {
     end = other;
     groups = std::move(others);

@@ -41,12 +41,12 @@ struct ReservedRange {
   int64_t last = 0;
 };
 
-// Tensors that lie side by side, as parameters do, and are needed from op `first` to op `last`,
-// both included.
+// Tensors that lie side by side, as parameters do, and are needed by the ops of one or two ranges.
+// Between the two their memory is free.
 struct TensorRun {
   std::vector<TensorId> tensors;
-  int64_t first = 0;
-  int64_t last = 0;
+  OpRange live;
+  OpRange again = {};
 };
 
 // Gives the activations of `ops`, and `runs`, places in [0, result), writing `offsets`; where a

@@ -39,6 +39,7 @@ std::vector<ReadyBucket> BucketOrder(const Plan& plan) {
 }
 
 std::vector<AwaitedBucket> AwaitedOrder(const Plan& plan) {
+  if (plan.parameters_sharded) return {};
   const auto end = static_cast<int64_t>(plan.micro.size());
   std::vector<AwaitedBucket> order(plan.buckets.size());
   for (size_t b = 0; b < order.size(); ++b) order[b] = {.bucket = b, .before_op = end};

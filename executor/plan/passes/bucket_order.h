@@ -27,7 +27,7 @@ struct AwaitedBucket {
 };
 
 // In the order in which a micro-batch reads their parameters, which is that in which every rank
-// gathers them.
+// gathers them after a step. None where they are sharded (passes/shard_parameters.h).
 std::vector<AwaitedBucket> AwaitedOrder(const Plan& plan);
 
 }  // namespace trainyard::plan

@@ -8,6 +8,7 @@
 #include "executor/plan/memory/memory.h"
 #include "executor/plan/passes/residual_norm.h"
 #include "executor/plan/passes/shard_gradients.h"
+#include "executor/plan/passes/shard_parameters.h"
 #include "executor/plan/passes/share_gradients.h"
 
 namespace trainyard::plan {
@@ -37,6 +38,19 @@ int64_t PlaceGradients(int64_t end, Plan& plan) {
   return end;
 }
 
+// What lies among the activations of a micro-batch for some of its ops.
+std::vector<TensorRun> RunsInMicro(const Plan& plan) {
+  std::vector<TensorRun> runs = GradientRuns(plan);
+  for (TensorRun& run : ParameterRuns(plan)) runs.push_back(std::move(run));
+  return runs;
+}
+
+// The most bytes that `runs` need at once.
+int64_t PackedAlone(const std::vector<TensorRun>& runs, const Plan& plan) {
+  std::vector<int64_t> offsets(plan.tensors.size());
+  return PackActivations(plan.tensors, {}, {}, offsets, {}, runs);
+}
+
 // Packs the activations of lists of ops that take turns.
 class Activations {
  public:
@@ -47,7 +61,7 @@ class Activations {
 
   // Returns the bytes beyond the gradients.
   int64_t Place() {
-    const int64_t micro = Pack(plan_.micro, {}, GradientsInMicro(plan_), GradientRuns(plan_));
+    const int64_t micro = Pack(plan_.micro, {}, GradientsInMicro(plan_), {}, RunsInMicro(plan_));
     const int64_t evaluation = PackEvaluation();
     const auto last = static_cast<int64_t>(plan_.end.size());
     const int64_t optimizer =
@@ -65,20 +79,24 @@ class Activations {
     std::vector<TensorId> results = EvaluationResults(plan_);
     for (const Op& op : ops) results.push_back(std::get<Cast>(op).y);
     ops.insert(ops.end(), plan_.evaluate.begin(), plan_.evaluate.end());
-    return Pack(ops, results, GradientsInEvaluation(plan_));
+    return Pack(ops, results, GradientsInEvaluation(plan_), GatheredIn(plan_, ops, within_));
   }
 
+  // `of_gradients`: when which of their bytes are needed; `others`: what else has its place.
   int64_t Pack(const std::vector<Op>& ops, const std::vector<TensorId>& results,
-               const std::vector<ReservedRange>& reserved,
+               const std::vector<ReservedRange>& of_gradients,
+               const std::vector<ReservedRange>& others = {},
                const std::vector<TensorRun>& runs = {}) {
     const int64_t gradients = gradients_.bytes;
-    const int64_t alone = PackActivations(plan_.tensors, ops, results, within_, {}, runs);
-    const int64_t end = PackActivations(plan_.tensors, ops, results, within_, reserved, runs);
+    const auto pack = [&](std::vector<ReservedRange> reserved) {
+      reserved.insert(reserved.end(), others.begin(), others.end());
+      return PackActivations(plan_.tensors, ops, results, within_, reserved, runs);
+    };
+    const int64_t alone = pack({});
+    const int64_t end = pack(of_gradients);
     if (end - gradients <= alone) return end - gradients;
     const auto last = static_cast<int64_t>(ops.size());
-    return PackActivations(plan_.tensors, ops, results, within_,
-                           {{.bytes = gradients, .first = -1, .last = last}}, runs) -
-           gradients;
+    return pack({{.bytes = gradients, .first = -1, .last = last}}) - gradients;
   }
 
   Plan& plan_;
@@ -131,7 +149,13 @@ void LayOut(const std::vector<TensorId>& scalars, Plan& plan) {
     fill();
     return Region{.offset = begin, .bytes = end - begin};
   };
-  plan.parameter_region = region([&] { place(plan.parameters); });
+  plan.parameter_region = region([&] {
+    const auto gathered = plan.parameters_sharded ? plan.gradients.size() : size_t{0};
+    place({plan.parameters.begin() + gathered, plan.parameters.end()});
+  });
+  plan.weight_region = region([&] {
+    for (const OwnedRun& run : plan.owned) place({run.weights});
+  });
   plan.copy_region = region([&] { end = PlaceCopies(end, plan); });
   plan.optimizer_region = region([&] {
     for (const std::vector<TensorId>& kind : plan.optimizer_state) place(kind);
@@ -168,11 +192,8 @@ void LayOut(const std::vector<TensorId>& scalars, Plan& plan) {
     if (plan.row_gradient != kNone) place({plan.row_gradient, plan.row_ids});
   });
   plan.activation_region = region([&] { end += Activations(plan).Place(); });
-  if (plan.gradients_sharded) {
-    std::vector<int64_t> offsets(plan.tensors.size());
-    plan.exchanged_gradient_bytes =
-        PackActivations(plan.tensors, {}, {}, offsets, {}, GradientRuns(plan));
-  }
+  if (plan.gradients_sharded) plan.exchanged_gradient_bytes = PackedAlone(GradientRuns(plan), plan);
+  plan.gathered_parameter_bytes = PackedAlone(ParameterRuns(plan), plan);
   for (const Alias& alias : plan.aliases) {
     plan.offsets[alias.tensor] = plan.offsets[alias.of] + alias.offset;
   }

@@ -100,15 +100,18 @@ class OptimizerStep {
 
   Stepped Part(const OwnedRun& run, const ElementRange& part) {
     const int64_t n = part.size();
-    Stepped stepped{.w = AddAlias("parameters", plan_.parameters[0], part.first, n, plan_),
+    const auto of_run = [&](const char* what, TensorId id) {
+      const int64_t begin = part.first - run.elements.first;
+      return id == kNone || part == run.elements ? id : AddAlias(what, id, begin, n, plan_);
+    };
+    Stepped stepped{.w = plan_.parameters_sharded
+                             ? of_run("weights", run.weights)
+                             : AddAlias("parameters", plan_.parameters[0], part.first, n, plan_),
                     .grad = AddGradientAlias(part.first, n, plan_),
                     .copy = kNone,
                     .n = n};
     for (const TensorId state : run.state) {
-      const int64_t begin = part.first - run.elements.first;
-      const bool whole = part == run.elements;
-      stepped.state.push_back(
-          state == kNone || whole ? state : AddAlias("optimizer state", state, begin, n, plan_));
+      stepped.state.push_back(of_run("optimizer state", state));
     }
     return stepped;
   }

@@ -147,11 +147,11 @@ std::vector<TensorRun> GradientRuns(const Plan& plan) {
   }
   const std::vector<ElementRange> elements = ElementsOfGradients(plan, plan.gradients.size());
   for (const ReadyBucket& ready : BucketOrder(plan)) {
-    TensorRun run{.first = ready.after_op, .last = ready.free_after_op};
+    TensorRun run{.live = {ready.after_op, ready.free_after_op}};
     for (size_t i = 0; i < plan.gradients.size(); ++i) {
       if (Common(plan.buckets[ready.bucket].elements, elements[i]).size() == 0) continue;
       run.tensors.push_back(plan.gradients[i]);
-      run.first = std::min(run.first, first[plan.gradients[i]]);
+      run.live.first = std::min(run.live.first, first[plan.gradients[i]]);
     }
     runs.push_back(std::move(run));
   }

@@ -104,6 +104,7 @@ void ShareOut(const v1::JobSpec& spec, const TrainedParameters& parameters, int6
   std::vector<ElementRange> whole;
   if (plan.sharded) whole = WholeRuns(optimizer, plan, parameters);
   plan.gradients_sharded = plan.sharded && ShardsGradients(spec, ranks);
+  plan.parameters_sharded = plan.sharded && ShardsParameters(spec, ranks);
   std::vector<ElementRange> together;
   if (plan.gradients_sharded) together = ElementsOfGradients(plan, parameters.dense);
   plan.buckets = CutBuckets(elements, whole, ranks, together);
@@ -134,16 +135,27 @@ void ShareOut(const v1::JobSpec& spec, const TrainedParameters& parameters, int6
       owned.state.push_back(
           add({.name = name, .dims = {run.elements.size()}, .kind = TensorKind::kOptimizerState}));
     }
+    if (plan.parameters_sharded) {
+      owned.weights =
+          add({.name = absl::StrCat("weights from ", run.elements.first, " to ", run.elements.end),
+               .dims = {run.elements.size()},
+               .kind = TensorKind::kParameter});
+    }
     plan.owned.push_back(std::move(owned));
   }
   for (int64_t r = 0; r < ranks; ++r) {
-    int64_t bytes = 0;
+    int64_t state = 0, weights = 0;
     for (const RuleRun& run : OwnedBy(r, plan.buckets, runs)) {
-      bytes += static_cast<int64_t>(names_of(run).size()) *
-               Align(run.elements.size() * SizeOf(ElementType::kF32));
+      const int64_t bytes = Align(run.elements.size() * SizeOf(ElementType::kF32));
+      state += static_cast<int64_t>(names_of(run).size()) * bytes;
+      weights += bytes;
     }
-    plan.most_optimizer_bytes = std::max(plan.most_optimizer_bytes, bytes);
-    plan.all_optimizer_bytes += bytes;
+    plan.most_optimizer_bytes = std::max(plan.most_optimizer_bytes, state);
+    plan.all_optimizer_bytes += state;
+    if (plan.parameters_sharded) {
+      plan.most_weight_bytes = std::max(plan.most_weight_bytes, weights);
+      plan.all_weight_bytes += weights;
+    }
   }
 }
 

@@ -1,6 +1,7 @@
 #include "executor/plan/passes/weight_copies.h"
 
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "executor/plan/spec/spec.h"
@@ -39,8 +40,29 @@ WeightCopies PlaceCopies(const v1::JobSpec& spec, const Graph& graph,
   return placed;
 }
 
+namespace {
+
+// Puts each of `casts`, by what it writes, before the first of `ops` that reads that.
+std::vector<Op> BeforeTheirReaders(absl::flat_hash_map<TensorId, Op> casts, std::vector<Op> ops) {
+  std::vector<Op> all;
+  for (Op& op : ops) {
+    const auto read = [&](TensorId id, Access) {
+      const auto cast = casts.find(id);
+      if (cast == casts.end()) return;
+      all.push_back(std::move(cast->second));
+      casts.erase(cast);
+    };
+    std::visit([&](auto& o) { VisitOperands(o, read); }, op);
+    all.push_back(std::move(op));
+  }
+  return all;
+}
+
+}  // namespace
+
 void ReadInEvaluation(const CopyOfWeight& copies, Plan& plan) {
   absl::flat_hash_map<TensorId, TensorId> instead;
+  absl::flat_hash_map<TensorId, Op> in_batch;  // by what they write
   for (size_t i = 0; i < plan.parameters.size(); ++i) {
     const TensorId parameter = plan.parameters[i], copy = Find(copies, parameter);
     const bool averaged = i < plan.averages.size();
@@ -52,9 +74,16 @@ void ReadInEvaluation(const CopyOfWeight& copies, Plan& plan) {
     const int64_t n = cast.elements();
     plan.tensors.push_back(std::move(cast));
     instead[copy] = static_cast<TensorId>(plan.tensors.size()) - 1;
-    plan.evaluate_begin.push_back(Cast{.x = weight, .y = instead[copy], .n = n});
+    const Cast made = {.x = weight, .y = instead[copy], .n = n};
+    if (plan.parameters_sharded && i < plan.gradients.size()) {
+      plan.tensors.back().kind = TensorKind::kActivation;
+      in_batch[made.y] = made;
+    } else {
+      plan.evaluate_begin.push_back(made);
+    }
   }
   Retarget(instead, plan.evaluate);
+  plan.evaluate = BeforeTheirReaders(std::move(in_batch), std::move(plan.evaluate));
 }
 
 }  // namespace trainyard::plan

@@ -29,7 +29,8 @@ WeightCopies PlaceCopies(const v1::JobSpec& spec, const Graph& graph,
                          int64_t micro_batches, const CopyOfWeight& copies);
 
 // In plan.evaluate the averages take the places of their parameters; copies of what has none that
-// outlive a step are cast when an evaluation begins.
+// outlive a step are cast when an evaluation begins or, where parameters are sharded, by each of
+// its batches before the first op that reads them.
 void ReadInEvaluation(const CopyOfWeight& copies, Plan& plan);
 
 }  // namespace trainyard::plan

@@ -25,9 +25,15 @@ inline Mesh MeshOf(const v1::JobSpec& spec) {
   return {.data = std::max<int64_t>(1, spec.resources().max_slots() / tensor), .tensor = tensor};
 }
 
+// Whether each of `ranks` ranks keeps its share of the parameters alone.
+inline bool ShardsParameters(const v1::JobSpec& spec, int64_t ranks) {
+  return ranks > 1 && spec.parallel().shard() == v1::Parallel::PARAMETERS;
+}
+
 // Whether each of `ranks` ranks, or groups of them, keeps its share of the gradients' sums alone.
 inline bool ShardsGradients(const v1::JobSpec& spec, int64_t ranks) {
-  return ranks > 1 && spec.parallel().shard() == v1::Parallel::GRADIENTS;
+  return ShardsParameters(spec, ranks) ||
+         (ranks > 1 && spec.parallel().shard() == v1::Parallel::GRADIENTS);
 }
 
 }  // namespace trainyard::plan

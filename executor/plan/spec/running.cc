@@ -218,7 +218,7 @@ absl::Status CheckRounds(const v1::JobSpec& spec) {
           ? "use"
           : absl::StrCat("set spec.resources.min_slots to ", enough, ", or use");
   return Invalid(
-      "spec.parallel.shard", "GRADIENTS",
+      "spec.parallel.shard", v1::Parallel::Shard_Name(spec.parallel().shard()),
       absl::StrCat(" lets ", slots, " GPUs take ", logical_ranks, " logical ranks in turn, in ",
                    rounds, " rounds; expected at most ", kMostRecordedRounds, ": ", more,
                    " fewer logical ranks, device CPU, or shard OPTIMIZER"));
@@ -227,7 +227,8 @@ absl::Status CheckRounds(const v1::JobSpec& spec) {
 // What is not built of gradients that are sharded, or cannot be.
 absl::Status CheckShardedGradients(const v1::JobSpec& spec) {
   const std::string at = "spec.parallel.shard";
-  if (spec.optimizer().has_muon()) return NotBuilt(at, "GRADIENTS with Muon", "use NONE");
+  const std::string what = v1::Parallel::Shard_Name(spec.parallel().shard());
+  if (spec.optimizer().has_muon()) return NotBuilt(at, what + " with Muon", "use NONE");
   const int64_t share = spec.training().batch_size() / spec.parallel().logical_ranks();
   const int64_t micro_batch = spec.training().micro_batch_size();
   if (share == micro_batch) return CheckRounds(spec);
@@ -236,11 +237,28 @@ absl::Status CheckShardedGradients(const v1::JobSpec& spec) {
                                ? ""
                                : absl::StrCat("spec.parallel.logical_ranks to ", wanted, ", or ");
   return Invalid(
-      at, "GRADIENTS",
+      at, what,
       absl::StrCat(" hands out what a logical rank has made of its only micro-batch, and here each "
                    "has ",
                    share / micro_batch, ": set ", more, "spec.training.micro_batch_size to ", share,
                    ", or shard OPTIMIZER"));
+}
+
+// What is not built of parameters that are sharded.
+absl::Status CheckShardedParameters(const v1::JobSpec& spec) {
+  const std::string with = " with spec.parallel.shard PARAMETERS";
+  if (spec.resources().device() != v1::Resources::CPU) {
+    return NotBuilt("spec.resources.device", "a slot that may be a GPU" + with,
+                    "use CPU, or shard GRADIENTS");
+  }
+  if (spec.training().has_ema_decay()) {
+    return NotBuilt("spec.training.ema_decay", "averages of parameters" + with,
+                    "leave it out, or use shard GRADIENTS");
+  }
+  if (spec.fine_tune().has_lora()) {
+    return NotBuilt("spec.fine_tune.lora", "low-rank adaptation" + with, "use shard GRADIENTS");
+  }
+  return CheckShardedGradients(spec);
 }
 
 // The default is not written down: workers of an older version know no such field.
@@ -257,10 +275,12 @@ absl::Status CheckShard(const v1::JobSpec& spec) {
     case v1::Parallel::GRADIENTS:
       return CheckShardedGradients(spec);
     case v1::Parallel::PARAMETERS:
-      return NotBuilt(at, "PARAMETERS", "use GRADIENTS or OPTIMIZER");
+      return CheckShardedParameters(spec);
     default:
-      return Invalid(at, static_cast<int>(spec.parallel().shard()),
-                     " is nothing to share out; use NONE, OPTIMIZER or GRADIENTS, or leave it out");
+      return Invalid(
+          at, static_cast<int>(spec.parallel().shard()),
+          " is nothing to share out; use NONE, OPTIMIZER, GRADIENTS or PARAMETERS, or leave it "
+          "out");
   }
 }
 

@@ -24,13 +24,15 @@ using ::testing::Each;
 
 constexpr int64_t kSteps = 3;
 
-// A job of eight logical ranks, each of two micro-batches or, to shard gradients, one.
+// A job of eight logical ranks, each of two micro-batches or, to shard gradients or parameters,
+// one.
 v1::JobSpec EightRanks(const Family& family, const std::string& folder, int ranks,
                        v1::Parallel::Shard shard, int sharing = 1) {
   v1::JobSpec spec = SmallJob(family, folder, kSteps);
   spec.mutable_training()->set_batch_size(32);
-  const bool gradients = shard == v1::Parallel::GRADIENTS;
-  spec.mutable_training()->set_micro_batch_size(gradients ? 4 : 2);
+  const bool one = shard == v1::Parallel::GRADIENTS || shard == v1::Parallel::PARAMETERS;
+  spec.mutable_training()->set_micro_batch_size(one ? 4 : 2);
+  if (shard == v1::Parallel::PARAMETERS) spec.mutable_resources()->set_device(v1::Resources::CPU);
   spec.mutable_parallel()->set_logical_ranks(8);
   spec.mutable_parallel()->set_shard(shard);
   spec.mutable_resources()->set_min_slots(ranks);
@@ -75,8 +77,8 @@ class GangTraffic : public ::testing::TestWithParam<Family> {};
 TEST_P(GangTraffic, IsWhatThePlanSays) {
   const TempFolder folder;
   for (const int ranks : {2, 3, 5, 8}) {
-    for (const auto shard :
-         {v1::Parallel::NONE, v1::Parallel::OPTIMIZER, v1::Parallel::GRADIENTS}) {
+    for (const auto shard : {v1::Parallel::NONE, v1::Parallel::OPTIMIZER, v1::Parallel::GRADIENTS,
+                             v1::Parallel::PARAMETERS}) {
       const v1::JobSpec spec = EightRanks(GetParam(), folder.path(), ranks, shard);
       const auto dataset = data::OpenDataset(spec.data(), plan::WindowingOf(spec.model())).value();
       InThreads(ranks, [&](Communicator& communicator) {
@@ -88,7 +90,8 @@ TEST_P(GangTraffic, IsWhatThePlanSays) {
         const std::vector<int64_t> sent = SentInSteps(spec, plan, *dataset, communicator, true);
         EXPECT_EQ(std::accumulate(sent.begin(), sent.end(), int64_t{0}), kSteps * planned)
             << "rank " << rank << " of " << ranks << ", shard " << shard;
-        const int64_t later = plan::TrafficOfRanks(plan)[rank].in_forward;
+        const int64_t later =
+            plan.parameters_sharded ? 0 : plan::TrafficOfRanks(plan)[rank].in_forward;
         EXPECT_EQ(sent.front(), planned - later);
         EXPECT_EQ(sent[1], planned);
         EXPECT_LE(planned, plan.summary.sent_bytes_per_step());

@@ -32,10 +32,11 @@ TEST(Cost, OfAStepDoesNotDependOnHowItIsCut) {
 // The service plans for one rank and places all by it.
 void ExpectRanksNeedTheSame(v1::JobSpec spec, const DataFacts& facts, bool sharded) {
   // Gradients are sharded in one round, where activations lie in the memory of sums.
-  const bool gradients = spec.parallel().shard() == v1::Parallel::GRADIENTS;
+  const bool parameters = spec.parallel().shard() == v1::Parallel::PARAMETERS;
+  const bool gradients = parameters || spec.parallel().shard() == v1::Parallel::GRADIENTS;
   spec.mutable_training()->set_batch_size(gradients ? 3 : 8);
   spec.mutable_training()->set_micro_batch_size(1);
-  spec.mutable_training()->set_ema_decay(0.9);
+  if (!parameters) spec.mutable_training()->set_ema_decay(0.9);
   spec.mutable_resources()->set_min_slots(3);
   spec.mutable_resources()->set_device(v1::Resources::CPU);
   spec.mutable_parallel()->set_logical_ranks(gradients ? 3 : 4);
@@ -61,9 +62,11 @@ TEST(Cost, EveryRankOfAJobNeedsTheSame) {
   // Likewise its share of the gradients' sums, which activations leave free on every rank.
   spec.mutable_parallel()->set_shard(v1::Parallel::GRADIENTS);
   ExpectRanksNeedTheSame(spec, ImageFacts(400, 400, 3, 3), /*sharded=*/true);
-  spec = GptSpec();
-  spec.mutable_parallel()->set_shard(v1::Parallel::GRADIENTS);
-  ExpectRanksNeedTheSame(spec, TokenFacts(5000), /*sharded=*/true);
+  for (const auto shard : {v1::Parallel::GRADIENTS, v1::Parallel::PARAMETERS}) {
+    spec = GptSpec();
+    spec.mutable_parallel()->set_shard(shard);
+    ExpectRanksNeedTheSame(spec, TokenFacts(5000), /*sharded=*/true);
+  }
 }
 
 TEST(Cost, LogicalRanksOfOneRankNeedGradientsForThoseThatWait) {

@@ -9,6 +9,7 @@
 #include "executor/plan/ops/op.h"
 #include "executor/plan/passes/bucket_order.h"
 #include "executor/plan/passes/shard_gradients.h"
+#include "executor/plan/passes/shard_parameters.h"
 #include "tests/unit/plan/specs.h"
 
 namespace trainyard::plan {
@@ -258,6 +259,12 @@ std::vector<ModelCase> SmallModels() {
     shared.spec.mutable_training()->set_batch_size(6);
     shared.spec.mutable_parallel()->set_logical_ranks(3);
     cases.push_back(shared);
+    shared.name = "three ranks that shard parameters";
+    shared.spec.mutable_parallel()->set_shard(v1::Parallel::PARAMETERS);
+    cases.push_back(shared);
+    shared.spec.mutable_training()->set_batch_size(10);
+    shared.spec.mutable_parallel()->set_logical_ranks(5);
+    cases.push_back(shared);
   }
   ModelCase bottlenecks = {"resnet of bottlenecks", ResnetSpec(), ImageFacts(64, 64, 3, 10)};
   bottlenecks.spec.mutable_model()->mutable_resnet()->set_depth(50);
@@ -309,10 +316,34 @@ std::vector<ModelCase> SmallModels() {
   return cases;
 }
 
+// Before op number `op` of those that `gathers` are for: parameters that are sharded come while the
+// ops before them are run, and stay until the last that reads them is through.
+void GatherBefore(const Plan& plan, const std::vector<Gather>& gathers, size_t op,
+                  Ownership& ownership) {
+  const auto at = static_cast<int64_t>(op);
+  for (const Gather& gather : gathers) {
+    if (at < gather.live().first || at > gather.live().last) continue;
+    for (const TensorId id : GatheredWith(plan, gather.bucket)) {
+      if (at == gather.start_before) ownership.Take(id);
+      ownership.ExpectOwns(id, "parameters that are gathered");
+    }
+  }
+}
+
+void RunEvaluation(const Plan& plan, Ownership& ownership) {
+  const std::vector<Gather>& gathers = plan.evaluate_gathers;
+  for (size_t i = 0; i < plan.evaluate.size(); ++i) {
+    GatherBefore(plan, gathers, i, ownership);
+    ownership.Run({plan.evaluate[i]}, "evaluate");
+  }
+}
+
 // Gradients that are sharded are there until their bucket is exchanged, and no others longer.
 void RunMicro(const Plan& plan, Ownership& ownership) {
   const std::vector<ElementRange> elements = ElementsOfGradients(plan, plan.gradients.size());
+  const std::vector<Gather>& gathers = plan.micro_gathers;
   for (size_t i = 0; i < plan.micro.size(); ++i) {
+    GatherBefore(plan, gathers, i, ownership);
     ownership.Run({plan.micro[i]}, "micro");
     if (!plan.gradients_sharded) continue;
     for (const ReadyBucket& ready : BucketOrder(plan)) {
@@ -357,7 +388,7 @@ TEST(Memory, NothingIsOverwrittenBeforeItsLastReader) {
         ownership.Take(plan.eval_input);
         if (plan.ids != kNone) ownership.Take(plan.eval_ids);
         ownership.Take(plan.eval_target);
-        ownership.Run(plan.evaluate, "evaluate");
+        RunEvaluation(plan, ownership);
         for (const TensorId id : {plan.eval_losses, plan.eval_correct, plan.eval_logits}) {
           ownership.ExpectOwns(id, "results");
         }
@@ -406,7 +437,9 @@ TEST(Memory, OpsStayWithinTheirRegions) {
             case TensorKind::kAlias:
               break;
             case TensorKind::kParameter:
-              ok = within(t.id, bytes, plan.parameter_region);
+              ok = within(t.id, bytes, plan.parameter_region) ||
+                   within(t.id, bytes, plan.weight_region) ||
+                   (plan.parameters_sharded && within(t.id, bytes, shared));
               break;
             case TensorKind::kWeightCopy:
               ok = within(t.id, bytes, plan.copy_region);
@@ -466,10 +499,10 @@ TEST(Memory, RegionsFollowOneAnotherAndEveryByteBelongsToATensor) {
     const Plan plan = PlanOf(c.spec, c.facts);
     int64_t end = 0;
     for (const Region& region :
-         {plan.parameter_region, plan.copy_region, plan.optimizer_region, plan.ema_region,
-          plan.buffer_region, plan.pending_region, plan.moments_region, plan.scalar_region,
-          plan.leaves_region, plan.partial_region, plan.sums_region, plan.share_region,
-          plan.gradient_region, plan.activation_region}) {
+         {plan.parameter_region, plan.weight_region, plan.copy_region, plan.optimizer_region,
+          plan.ema_region, plan.buffer_region, plan.pending_region, plan.moments_region,
+          plan.scalar_region, plan.leaves_region, plan.partial_region, plan.sums_region,
+          plan.share_region, plan.gradient_region, plan.activation_region}) {
       EXPECT_EQ(region.offset, end);
       EXPECT_EQ(region.offset % kAlignment, 0);
       end = region.end();
@@ -509,8 +542,9 @@ TEST(Memory, ActivationsTakeLittleMoreThanTheyMust) {
     const double slack = c.spec.training().has_recompute() ? 1.08 : 1.02;
     EXPECT_LE(static_cast<double>(plan.activation_bytes - kAlignment),
               slack * static_cast<double>(least));
-    EXPECT_LE(plan.activation_region.bytes,
-              plan.activation_bytes + plan.step_copy_bytes + plan.exchanged_gradient_bytes);
+    EXPECT_LE(plan.activation_region.bytes, plan.activation_bytes + plan.step_copy_bytes +
+                                                plan.exchanged_gradient_bytes +
+                                                plan.gathered_parameter_bytes);
   }
   const Plan gpt2 = PlanOf(Gpt2Spec(), TokenFacts(50257));
   EXPECT_LE(static_cast<double>(gpt2.activation_bytes),

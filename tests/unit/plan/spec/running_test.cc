@@ -95,9 +95,31 @@ const std::vector<BadSpec>& RunningTable() {
        "spec.parallel.shard: GRADIENTS hands out what a logical rank has made of its only "
        "micro-batch, and here each has 4: set spec.parallel.logical_ranks to 8, or "
        "spec.training.micro_batch_size to 16, or shard OPTIMIZER"},
-      {"parameters are not sharded", MlpSpec,
+      {"parameters are not sharded on GPUs", MlpSpec,
        [](auto& s) { s.mutable_parallel()->set_shard(v1::Parallel::PARAMETERS); }, kUnbuilt,
-       "spec.parallel.shard: PARAMETERS is not built yet; use GRADIENTS or OPTIMIZER"},
+       "spec.resources.device: a slot that may be a GPU with spec.parallel.shard PARAMETERS is not "
+       "built yet; use CPU, or shard GRADIENTS"},
+      {"parameters that have averages are not sharded", MlpSpec,
+       [](auto& s) {
+         s.mutable_resources()->set_device(v1::Resources::CPU);
+         s.mutable_training()->set_ema_decay(0.9);
+         s.mutable_parallel()->set_shard(v1::Parallel::PARAMETERS);
+       },
+       kUnbuilt,
+       "spec.training.ema_decay: averages of parameters with spec.parallel.shard PARAMETERS is not "
+       "built yet; leave it out, or use shard GRADIENTS"},
+      {"parameters for several micro-batches are not sharded", MlpSpec,
+       [](auto& s) {
+         s.mutable_resources()->set_device(v1::Resources::CPU);
+         s.mutable_training()->set_batch_size(32);
+         s.mutable_training()->set_micro_batch_size(4);
+         s.mutable_parallel()->set_logical_ranks(2);
+         s.mutable_parallel()->set_shard(v1::Parallel::PARAMETERS);
+       },
+       kInvalid,
+       "spec.parallel.shard: PARAMETERS hands out what a logical rank has made of its only "
+       "micro-batch, and here each has 4: set spec.parallel.logical_ranks to 8, or "
+       "spec.training.micro_batch_size to 16, or shard OPTIMIZER"},
       {"more shards of layers than can be planned", GptSpec,
        [](auto& s) {
          s.mutable_model()->mutable_gpt()->set_layers(100);

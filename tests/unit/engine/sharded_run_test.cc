@@ -1,7 +1,10 @@
-// Runs whose ranks keep no gradients but their shares of the sums.
+// Runs whose ranks keep no gradients but their shares of the sums, or no parameters but those that
+// they step.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <tuple>
 
 #include "storage/base/file.h"
 #include "tests/unit/engine/family.h"
@@ -10,11 +13,13 @@
 namespace trainyard::engine {
 namespace {
 
-class ShardedGradientsRun : public testing::TestWithParam<Family> {
+using Case = std::tuple<Family, v1::Parallel::Shard>;
+
+class ShardedRun : public testing::TestWithParam<Case> {
  protected:
   // Of `logical_ranks` logical ranks of one micro-batch each.
   v1::JobSpec Spec(int64_t steps, int logical_ranks) const {
-    v1::JobSpec spec = SmallJob(GetParam(), folder_.path(), steps);
+    v1::JobSpec spec = SmallJob(std::get<0>(GetParam()), folder_.path(), steps);
     spec.mutable_resources()->set_device(v1::Resources::CPU);
     v1::Training& training = *spec.mutable_training();
     training.set_batch_size(2 * logical_ranks);
@@ -27,7 +32,7 @@ class ShardedGradientsRun : public testing::TestWithParam<Family> {
   }
 
   static v1::JobSpec Sharded(v1::JobSpec spec) {
-    spec.mutable_parallel()->set_shard(v1::Parallel::GRADIENTS);
+    spec.mutable_parallel()->set_shard(std::get<1>(GetParam()));
     return spec;
   }
 
@@ -46,14 +51,15 @@ class ShardedGradientsRun : public testing::TestWithParam<Family> {
   TempFolder folder_;
 };
 
-TEST_P(ShardedGradientsRun, HasTheBitsOfOneRank) {
-  struct Case {
+TEST_P(ShardedRun, HasTheBitsOfOneRank) {
+  struct Layouts {
     int logical_ranks;
     v1::Precision::Compute compute;
     std::vector<int> ranks;
   };
-  for (const Case& c : {Case{8, v1::Precision::FP32, {3, 8}}, Case{5, v1::Precision::BF16, {2}},
-                        Case{4, v1::Precision::FP16, {3}}}) {
+  for (const Layouts& c :
+       {Layouts{8, v1::Precision::FP32, {3, 8}}, Layouts{5, v1::Precision::BF16, {2}},
+        Layouts{4, v1::Precision::FP16, {3}}}) {
     v1::JobSpec spec = Spec(4, c.logical_ranks);
     spec.mutable_precision()->set_compute(c.compute);
     const std::string name = absl::StrCat(c.logical_ranks, " in ", c.compute);
@@ -75,7 +81,7 @@ TEST_P(ShardedGradientsRun, HasTheBitsOfOneRank) {
 }
 
 // From what ranks wrote that have gradients of their own, and the other way round.
-TEST_P(ShardedGradientsRun, ResumesOnAnotherLayout) {
+TEST_P(ShardedRun, ResumesOnAnotherLayout) {
   const v1::JobSpec spec = Spec(4, 4);
   const OnRanks whole(spec, Root("whole"), 2);
   const OnRanks sharded(Sharded(spec), Root("sharded"), 3);
@@ -94,7 +100,7 @@ TEST_P(ShardedGradientsRun, ResumesOnAnotherLayout) {
   }
 }
 
-TEST_P(ShardedGradientsRun, SkipsTheSameSteps) {
+TEST_P(ShardedRun, SkipsTheSameSteps) {
   v1::JobSpec spec = Spec(8, 4);
   spec.mutable_precision()->set_compute(v1::Precision::FP16);
   spec.mutable_precision()->mutable_loss_scale()->set_initial(0x1p30);
@@ -107,7 +113,7 @@ TEST_P(ShardedGradientsRun, SkipsTheSameSteps) {
 }
 
 // The search for what is not finite makes the same exchanges, and finds the same.
-TEST_P(ShardedGradientsRun, NamesWhatIsNotFinite) {
+TEST_P(ShardedRun, NamesWhatIsNotFinite) {
   v1::JobSpec spec = Spec(6, 4);
   spec.mutable_checkpoint()->clear_every_steps();
   spec.mutable_schedule()->set_learning_rate(1e38);
@@ -120,17 +126,26 @@ TEST_P(ShardedGradientsRun, NamesWhatIsNotFinite) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Families, ShardedGradientsRun,
-    testing::Values(
-        Family{"gpt", "model { gpt { layers: 2 heads: 3 width: 12 context: 8 dropout: 0.1 } }"},
-        Family{"llama",
-               "model { llama { layers: 2 heads: 4 kv_heads: 2 width: 16 context: 8 mlp_width: 21 "
-               "} } optimizer { lamb {} }"},
-        Family{"mlp", "model { mlp { hidden: 37 hidden: 11 } } optimizer { sgd { momentum: 0.9 } }",
-               Family::kImages},
-        Family{"resnet", "model { resnet { depth: 18 stem: CIFAR width: 4 } }", Family::kImages},
-        Family{"dlrm", "model { dlrm { embedding_width: 4 bottom: 64 top: 6 } }", Family::kClicks}),
-    [](const auto& info) { return info.param.name; });
+    Families, ShardedRun,
+    testing::Combine(
+        testing::Values(
+            Family{"gpt", "model { gpt { layers: 2 heads: 3 width: 12 context: 8 dropout: 0.1 } }"},
+            Family{
+                "llama",
+                "model { llama { layers: 2 heads: 4 kv_heads: 2 width: 16 context: 8 mlp_width: 21 "
+                "} } optimizer { lamb {} }"},
+            Family{"mlp",
+                   "model { mlp { hidden: 37 hidden: 11 } } optimizer { sgd { momentum: 0.9 } }",
+                   Family::kImages},
+            Family{"resnet", "model { resnet { depth: 18 stem: CIFAR width: 4 } }",
+                   Family::kImages},
+            Family{"dlrm", "model { dlrm { embedding_width: 4 bottom: 64 top: 6 } }",
+                   Family::kClicks}),
+        testing::Values(v1::Parallel::GRADIENTS, v1::Parallel::PARAMETERS)),
+    [](const auto& info) {
+      return absl::StrCat(std::get<0>(info.param).name, "_",
+                          v1::Parallel::Shard_Name(std::get<1>(info.param)));
+    });
 
 }  // namespace
 }  // namespace trainyard::engine
