@@ -100,6 +100,25 @@ TEST_P(ShardedRun, ResumesOnAnotherLayout) {
   }
 }
 
+// What is read, and what is not trained, has its place beside what is sharded.
+TEST_P(ShardedRun, StartsFromAnotherModelAndLeavesWhatIsFrozen) {
+  v1::JobSpec spec = Spec(4, 4);
+  const OnRanks other(spec, Root("other"), 1);
+  ASSERT_FALSE(other.seen.checkpoints.empty());
+  spec.mutable_fine_tune()->set_from(other.seen.checkpoints[0].uri);
+  v1::ParameterGroup& frozen = *spec.mutable_optimizer()->add_groups();
+  const bool tables = spec.model().has_dlrm();  // all of them or none
+  frozen.set_pattern(tables ? "emb_l.*" : "*1*");
+  frozen.set_frozen(true);
+  const OnRanks whole(spec, Root("whole"), 1);
+  whole.ExpectOk();
+  const OnRanks gang(Sharded(spec), Root("gang"), 3);
+  gang.ExpectOk();
+  ASSERT_FALSE(gang.seen.checkpoints.empty());
+  EXPECT_EQ(gang.seen.Evaluations(), whole.seen.Evaluations());
+  ExpectSame(gang.seen.checkpoints.back(), whole.seen.checkpoints.back());
+}
+
 TEST_P(ShardedRun, SkipsTheSameSteps) {
   v1::JobSpec spec = Spec(8, 4);
   spec.mutable_precision()->set_compute(v1::Precision::FP16);
