@@ -3,7 +3,10 @@
 // Attention of 16-bit elements by cuDNN, which compiles a kernel for the shape and the GPU. Forward
 // and backward add in a fixed order: cuDNN can compute the gradient by queries in two ways, and we
 // take the one that keeps the gradient of the scores in memory, in pieces of the batch and of the
-// heads, not the one that adds with atomics.
+// heads, not the one that adds with atomics. The graph decides which: if an fp32 tensor in memory
+// takes the product and a further operation rounds it, cuDNN adds with atomics, and its engines do
+// not carry CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC then. (From cuDNN 9.25 on, engine 6 with
+// CUDNN_KNOB_TYPE_STAGES = 4 adds in a fixed order there; 9.19 refuses that value.)
 
 #include <cstddef>
 #include <cstdint>
