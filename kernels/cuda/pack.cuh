@@ -48,6 +48,10 @@ template <typename Words>
 __device__ Words LoadWhole(const void* at) {
   return *static_cast<const Words*>(at);
 }
+template <typename Word>
+__device__ void StoreWhole(void* at, const Word& word) {
+  *static_cast<Word*>(at) = word;
+}
 // One store: the compiler does not combine assignments of single words.
 __device__ inline void StoreWhole(void* at, const uint4& words) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(at)),
