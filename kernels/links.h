@@ -64,8 +64,9 @@ class Links {
   // else. Every later call fails.
   virtual void Abort() = 0;
 
-  // Ends the links in good order, once what was enqueued is done. kDeadlineExceeded: it was not
-  // done within some seconds, and the links are aborted.
+  // Ends the links in good order, once what was enqueued is done. What was recorded with them must
+  // be gone. kDeadlineExceeded: one or the other was not within some seconds, and the links are
+  // aborted.
   virtual absl::Status Close() = 0;
 
   // "NCCL 2.28.9"

@@ -191,6 +191,9 @@ NcclResult InitRank(NcclComm* comm, int size, NcclUniqueId id, int rank, NcclCon
   return kNcclSuccess;
 }
 
+// What was enqueued is done, and no graph holds one of its operations.
+bool IsOver(const ncclComm& comm) { return comm.end->Done() && comm.recorded.use_count() == 1; }
+
 NcclResult GetAsyncError(NcclComm comm, NcclResult* error) {
   *error = comm->end->error();
   if (*error != kNcclSuccess) return kNcclSuccess;
@@ -199,7 +202,7 @@ NcclResult GetAsyncError(NcclComm comm, NcclResult* error) {
     *error = kNcclInProgress;
   } else if (comm->late != nullptr) {
     *error = --comm->questions > 0 ? kNcclInProgress : std::exchange(comm->late, nullptr)();
-  } else if (comm->finalizing && !comm->end->Done()) {
+  } else if (comm->finalizing && !IsOver(*comm)) {
     emulator::RunAllUntil([comm] { return comm->end->Done(); });
     *error = kNcclInProgress;
   }
@@ -211,7 +214,7 @@ NcclResult Finalize(NcclComm comm) {
     return Refuse(kNcclInvalidUsage, "the last call is still in progress");
   }
   comm->finalizing = true;
-  return comm->end->Done() ? kNcclSuccess : kNcclInProgress;
+  return IsOver(*comm) ? kNcclSuccess : kNcclInProgress;
 }
 
 NcclResult Destroy(NcclComm comm) {

@@ -254,7 +254,7 @@ absl::Status LinkWithItself(GpuRank& rank, const Gang::Say&) {
   }});
   program->front().launch(*rank.stream);
   TY_RETURN_IF_ERROR(rank.Await(*rank.stream));
-  TY_ASSIGN_OR_RETURN(const kernels::Kernel recorded, rank.device->Record(*rank.stream, program));
+  TY_ASSIGN_OR_RETURN(kernels::Kernel recorded, rank.device->Record(*rank.stream, program));
   TY_RETURN_IF_ERROR(status);
   for (uint64_t seed = 0; seed < 3; ++seed) {
     const std::string sent = Content(seed, 0, 0, kBytes);
@@ -265,6 +265,7 @@ absl::Status LinkWithItself(GpuRank& rank, const Gang::Say&) {
     TY_RETURN_IF_ERROR(rank.Await(*rank.stream));
     if (received != sent) return absl::DataLossError("not what was sent");
   }
+  recorded = {};
   return links->Close();
 }
 
