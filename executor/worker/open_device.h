@@ -18,8 +18,4 @@ absl::StatusOr<std::unique_ptr<kernels::Device>> OpenDevice(const std::string& n
 // in $XDG_CACHE_HOME or ~/.cache; "" when $HOME is not set either.
 std::string CacheFolder(const std::function<const char*(const char*)>& variable = getenv);
 
-// Runs small kernels, so that libraries are loaded and the cost of their first use is paid. Kernels
-// that this device lacks are left out; a failure means that the device cannot be used.
-absl::Status WarmUp(kernels::Device& device);
-
 }  // namespace trainyard::worker

@@ -12,6 +12,7 @@
 #include "executor/run/run_directory.h"
 #include "executor/worker/open_device.h"
 #include "executor/worker/stop_signal.h"
+#include "executor/worker/warm_up.h"
 #include "storage/base/status.h"
 
 namespace trainyard::worker {
