@@ -64,10 +64,15 @@ struct Buffer {
   void* data = nullptr;
   DType dtype = DType::kF32;
   int64_t row_stride = 0;  // elements from the start of one row to the next; 0: the rows are dense
+  // What lies between the rows, and behind the last one, belongs to this buffer alone, and nobody
+  // reads it: an op may leave there what it likes. Otherwise the rows may be columns of a wider
+  // matrix.
+  bool padded = false;
 
   explicit operator bool() const { return data != nullptr; }
 
   Buffer WithRowStride(int64_t stride) const { return {data, dtype, stride}; }
+  Buffer WithPaddedRows(int64_t stride) const { return {data, dtype, stride, /*padded=*/true}; }
   // The same buffer from `element` on.
   Buffer From(int64_t element) const {
     return {static_cast<char*>(data) + element * SizeOf(dtype), dtype, row_stride};

@@ -28,7 +28,8 @@ struct Binder {
     const p::Tensor& tensor = plan.tensors[id];
     TY_CHECK(takes_row_stride || tensor.row_stride == 0, tensor.name,
              ": its op takes no rows that lie apart");
-    return {arena + plan.offset(id, partial), tensor.type, tensor.row_stride};
+    return {arena + plan.offset(id, partial), tensor.type, tensor.row_stride,
+            /*padded=*/tensor.row_stride > 0};
   }
 
   // Embedding tables, or one tensor per table (such as gradients), by their places relative to the

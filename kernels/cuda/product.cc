@@ -23,9 +23,17 @@ cudaDataType TypeOf(const Buffer& buffer) {
                                        : CUDA_R_32F;
 }
 
+uint32_t ProductAlignment(uintptr_t at) {
+  const uintptr_t bits = at | kMostProductAlignment;
+  return static_cast<uint32_t>(bits & (~bits + 1));
+}
 uint32_t ProductAlignment(const void* data) {
-  const auto at = reinterpret_cast<uintptr_t>(data);
-  return static_cast<uint32_t>(std::min(at & (~at + 1), kMostProductAlignment));
+  return ProductAlignment(reinterpret_cast<uintptr_t>(data));
+}
+// The scratch behind the workspace is aligned to more than counts.
+uint32_t AlignmentOfA(const Product& product) {
+  return ProductAlignment(reinterpret_cast<uintptr_t>(product.a_data) +
+                          (product.a_data == nullptr ? product.a_offset : 0));
 }
 
 template <typename T>
@@ -99,10 +107,9 @@ absl::Status MakeDescriptor(const Matmul& op, bool with_bias, Product& product) 
 std::string ShapeOf(const Matmul& op, const MatmulPiece& piece, const Product& product) {
   return absl::StrCat("matmul/", TypeOf(op.a), ",", TypeOf(op.c), "/", op.transpose_a ? "T" : "N",
                       op.transpose_b ? "T" : "N", "/", piece.m, ",", op.n, ",", piece.k, "/",
-                      op.a_row_stride(), ",", op.c_row_stride(), "/",
-                      ProductAlignment(product.a_data), ",", ProductAlignment(product.b_data), ",",
-                      ProductAlignment(product.c_data), product.bias == nullptr ? "" : "/bias",
-                      product.beta == 0 ? "" : "/add");
+                      op.a_row_stride(), ",", op.c_row_stride(), "/", AlignmentOfA(product), ",",
+                      ProductAlignment(product.b_data), ",", ProductAlignment(product.c_data),
+                      product.bias == nullptr ? "" : "/bias", product.beta == 0 ? "" : "/add");
 }
 
 }  // namespace
@@ -119,8 +126,8 @@ absl::StatusOr<std::vector<cublasLtMatmulAlgo_t>> AlgorithmsFor(cublasLtHandle_t
                              uint64_t{kCublasWorkspace}));
   status.Update(SetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
                              uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}));
-  status.Update(SetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
-                             ProductAlignment(product.a_data)));
+  status.Update(
+      SetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, AlignmentOfA(product)));
   status.Update(SetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                              ProductAlignment(product.b_data)));
   status.Update(SetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, c_alignment));
@@ -151,7 +158,8 @@ absl::StatusOr<Product> MakeProduct(const Matmul& op, const MatmulPiece& piece) 
   Product product;
   product.b_data = ElementAt(op.a, op.transpose_a ? piece.k0 * op.a_row_stride() + piece.m0
                                                   : piece.m0 * op.a_row_stride() + piece.k0);
-  product.a_data = ElementAt(op.b, op.transpose_b ? piece.k0 : piece.k0 * op.n);
+  product.a_offset = (op.transpose_b ? piece.k0 : piece.k0 * op.n) * SizeOf(op.b.dtype);
+  if (op.b) product.a_data = static_cast<char*>(op.b.data) + product.a_offset;
   product.c_data = ElementAt(op.c, piece.m0 * op.c_row_stride());
   product.alpha = op.scale;
   product.beta = op.accumulate || piece.k0 > 0 ? 1.0f : 0.0f;
@@ -163,7 +171,7 @@ absl::StatusOr<Product> MakeProduct(const Matmul& op, const MatmulPiece& piece) 
 }
 
 cublasStatus_t Enqueue(Stream& stream, cublasLtHandle_t handle, const Product& product) {
-  return cublasLtMatmul(handle, product.descriptor.get(), &product.alpha, product.a_data,
+  return cublasLtMatmul(handle, product.descriptor.get(), &product.alpha, ADataOf(product, stream),
                         product.a.get(), product.b_data, product.b.get(), &product.beta,
                         product.c_data, product.c.get(), product.c_data, product.c.get(),
                         &product.algorithm, AlignWorkspace(stream.scratch), kCublasWorkspace,

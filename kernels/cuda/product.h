@@ -12,14 +12,16 @@
 #include "absl/status/statusor.h"
 #include "kernels/cuda/cublas.h"
 #include "kernels/cuda/matmul_pieces.h"
+#include "kernels/cuda/runtime.h"
 #include "kernels/device.h"
 
 namespace trainyard::kernels::cuda {
 
 struct Product {
   MatmulDescriptor descriptor;
-  MatrixLayout a, b, c;  // as the library names them
-  const void* a_data = nullptr;
+  MatrixLayout a, b, c;          // as the library names them
+  const void* a_data = nullptr;  // null: a_offset bytes behind the workspace, in the scratch
+  int64_t a_offset = 0;
   const void* b_data = nullptr;
   void* c_data = nullptr;
   const void* bias = nullptr;  // set when the product runs: it may lie in scratch
@@ -28,7 +30,15 @@ struct Product {
   std::string shape;  // names all that the choice of algorithms depends on
 };
 
-// Makes a product that has no algorithm yet.
+// What lies behind the library's workspace in the scratch of products.
+inline char* BehindWorkspace(Stream& stream) {
+  return static_cast<char*>(AlignWorkspace(stream.scratch)) + kCublasWorkspace;
+}
+inline const void* ADataOf(const Product& product, Stream& stream) {
+  return product.a_data != nullptr ? product.a_data : BehindWorkspace(stream) + product.a_offset;
+}
+
+// Makes a product that has no algorithm yet. A b without data will lie behind the workspace.
 absl::StatusOr<Product> MakeProduct(const Matmul& op, const MatmulPiece& piece);
 
 // Algorithms that add in a fixed order, the library's own first choice first. kUnimplemented: there

@@ -10,10 +10,11 @@ namespace trainyard::kernels {
 //   op(b): [k, n] E; stored [k, n], or [n, k] when transpose_b
 //   bias:  [n], optional, absent if scale is not 1, may be rounded to the type of c first
 //   c: [m, n], E or f32, overlaps no other operand
+// On a GPU, the product may be rounded to a c of 16 bits before the bias or what was in c is added.
 // The rows of a and c may lie apart, as columns of a wider matrix do; what lies between is neither
-// read nor written, and they need only the alignment of their elements. In bf16 on a CPU with bf16
-// instructions the bits of c are the same whether rows lie apart or not; elsewhere a library may
-// add long sums in another order.
+// read nor written unless the buffer is padded, and they need only the alignment of their elements.
+// In bf16 on a CPU with bf16 instructions the bits of c are the same whether rows lie apart or not;
+// elsewhere a library may add long sums in another order.
 template <typename T>
 struct MatmulOf {
   static constexpr const char* kName = "matmul";

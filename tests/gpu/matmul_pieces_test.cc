@@ -1,8 +1,10 @@
 #include "kernels/cuda/matmul_pieces.h"
 
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/scratch/cuda.h"
 
 namespace trainyard::kernels::cuda {
 namespace {
@@ -74,6 +76,43 @@ TEST(MatmulPieces, LogitsWhoseRowsLieApartAreCutByWholeRows) {
       EXPECT_LE(rows * 50'304, kMaxMatmulElements);
     }
   }
+}
+
+// A pack of 16 bytes is 8 elements of 16 bits. 50,257 columns are 6,282 of them and one more.
+TEST(MatmulPieces, ColumnsThatFillNoPackGoByThemselves) {
+  const Buffer apart = {.dtype = DType::kBF16, .row_stride = 50'304};
+  const Matmul weight = {.a = apart, .m = 50'257, .n = 768, .k = 1024, .transpose_a = true};
+  const auto cut = CutMatmul(weight, kMaxMatmulElements);
+  ASSERT_TRUE(cut.ok()) << cut.status();
+  ASSERT_EQ(cut->size(), 2u);
+  EXPECT_EQ(cut->front().m, 50'256);
+  EXPECT_EQ(cut->back().m0, 50'256);
+  EXPECT_EQ(cut->back().m, 1);
+  const auto pieces = [&](auto change) {
+    Matmul op = weight;
+    change(op);
+    return CutMatmul(op, kMaxMatmulElements)->size();
+  };
+  EXPECT_EQ(pieces([](Matmul& op) { op.m = 50'256; }), 1u);
+  EXPECT_EQ(pieces([](Matmul& op) { op.m = 257; }), 1u) << "too few for a second call";
+  EXPECT_EQ(pieces([](Matmul& op) { op.a.row_stride = 50'257; }), 1u);
+  EXPECT_EQ(pieces([](Matmul& op) { op.a.dtype = DType::kF32; }), 1u);
+}
+
+// The logits of GPT-2, and their gradient by the hidden states.
+TEST(PaddedProduct, GrowsWhereTheRowsOfWhatMustGrowHaveRoom) {
+  const auto grown = [](int64_t n, int64_t k, bool tb, int64_t a_stride, int64_t c_stride) {
+    const ProductShape to = PaddedProduct(n, k, false, tb, a_stride, c_stride);
+    return std::pair(to.n, to.k);
+  };
+  EXPECT_EQ(grown(50'257, 768, true, 0, 50'304), std::pair(int64_t{50'264}, int64_t{768}));
+  EXPECT_EQ(grown(768, 50'257, false, 50'304, 0), std::pair(int64_t{768}, int64_t{50'264}));
+  const std::pair<int64_t, int64_t> logits(50'257, 768);
+  EXPECT_EQ(grown(50'257, 768, true, 0, 0), logits) << "dense";
+  EXPECT_EQ(grown(50'257, 768, true, 0, 50'260), logits) << "no room";
+  EXPECT_EQ(grown(50'257, 768, true, 0, 50'265), logits) << "rows that begin anywhere";
+  EXPECT_EQ(grown(50'257, 767, true, 0, 50'304).first, 50'257) << "its other operands are slow";
+  EXPECT_EQ(grown(50'256, 768, true, 0, 50'304).first, 50'256) << "nothing to do";
 }
 
 TEST(MatmulPieces, RefusesWhatCannotBeCut) {

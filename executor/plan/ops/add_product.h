@@ -51,7 +51,7 @@ struct Rules<AddProduct> : ForwardOp {
     const Matmul product = {.m = o.rows, .n = o.n, .k = o.k, .transpose_b = true};
     return {.cpu = CpuProductScratch(product, tensors[o.a].type, /*a_apart=*/false,
                                      tensors[o.y].type, /*c_apart=*/o.n != o.cols),
-            .gpu = GpuProductScratch(o.n)};
+            .gpu = GpuProductScratch(product)};
   }
   static InPlace InPlacePairs(const AddProduct& o) { return {{o.base, o.y}}; }
 };

@@ -53,9 +53,11 @@ struct Rules<Matmul> : ForwardOp {
   static double Flops(const Matmul& o) { return ProductFlops(o.m, o.n, o.k); }
   static Scratch ScratchOf(const Matmul& o, const Tensors& tensors) {
     const auto apart = [&](TensorId id) { return tensors[id].row_stride > 0; };
+    const bool narrow = SizeOf(tensors[o.a].type) == 2 && SizeOf(tensors[o.c].type) == 2;
     return {.cpu = CpuProductScratch(o, tensors[o.a].type, o.a_cols > 0 || apart(o.a),
                                      tensors[o.c].type, apart(o.c)),
-            .gpu = GpuProductScratch(o.n)};
+            .gpu = GpuProductScratch(o, narrow ? tensors[o.a].row_stride : 0,
+                                     narrow ? tensors[o.c].row_stride : 0)};
   }
 
  private:

@@ -88,9 +88,14 @@ int64_t CpuProductScratch(const Matmul& o, ElementType a, bool a_apart, ElementT
   return OnAnyCpu(a, wide, dense + (sum ? kFloat * o.m * o.n : 0) + NarrowProductScratch(o));
 }
 
-int64_t GpuProductScratch(int64_t n) {
-  return static_cast<int64_t>(kernels::cuda::kCublasWorkspace + kernels::cuda::kWorkspaceAlign) +
-         kFloat * n;
+int64_t GpuProductScratch(const Matmul& o, int64_t a_stride, int64_t c_stride) {
+  namespace cuda = kernels::cuda;
+  const cuda::ProductShape grown =
+      cuda::PaddedProduct(o.n, o.k, o.transpose_a, o.transpose_b, a_stride, c_stride);
+  const bool grows = grown.n > o.n || grown.k > o.k;
+  return static_cast<int64_t>(cuda::kCublasWorkspace + cuda::kWorkspaceAlign +
+                              (grows ? cuda::PaddedProductBytes(grown) : 0)) +
+         kFloat * grown.n;
 }
 
 }  // namespace trainyard::plan

@@ -25,7 +25,8 @@ int64_t CpuProductScratch(const Matmul& o, ElementType a, bool a_apart, ElementT
                           bool c_apart);
 // Of a product with dense operands in bf16 by the CPU's instructions for it, beside staged copies.
 int64_t NarrowProductScratch(const Matmul& o);
-// Of a product with n columns: cuBLASLt's workspace, and a bias in the type of the result.
-int64_t GpuProductScratch(int64_t n);
+// cuBLASLt's workspace, a bias in the type of the result, and a copy of b if the product grows.
+// `a_stride` and `c_stride`: from row to row of tensors of 16 bits whose rows lie apart, or 0.
+int64_t GpuProductScratch(const Matmul& o, int64_t a_stride = 0, int64_t c_stride = 0);
 
 }  // namespace trainyard::plan

@@ -123,3 +123,11 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
 cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t stream) {
   return trainyard::emulator::Enqueue(stream, nullptr, [=] { std::memset(data, value, bytes); });
 }
+cudaError_t cudaMemset2DAsync(void* data, size_t pitch, int value, size_t width, size_t height,
+                              cudaStream_t stream) {
+  return trainyard::emulator::Enqueue(stream, nullptr, [=] {
+    for (size_t row = 0; row < height; ++row) {
+      std::memset(static_cast<char*>(data) + row * pitch, value, width);
+    }
+  });
+}
