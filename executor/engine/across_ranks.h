@@ -68,7 +68,8 @@ class AcrossRanks {
   virtual kernels::Kernels WithGathers(const kernels::Kernels& evaluate) { return evaluate; }
   // What a rank does that has no batch to evaluate when others have.
   virtual absl::Status GatherForOthers() { return absl::OkStatus(); }
-  // All parameters of bucket number `bucket`, until the next exchange.
+  // All parameters of bucket number `bucket`. They lie among the activations, until the next
+  // exchange, kernel or upload.
   virtual absl::Status GatherBucket(size_t) { return absl::OkStatus(); }
 
   // How long kernels of WithArrivals and WithExchanges have waited so far.

@@ -37,10 +37,12 @@ absl::Status ShardedState::ReadOwn(const StateRequest& request, absl::Span<float
     return session_.ReadNow(state, to.data(), to.size() * sizeof(float),
                             (first - run.elements.first) * sizeof(float));
   }
-  return WithFault(Fault::kInternal,
-                   absl::InternalError(absl::StrCat("rank ", session_.plan().rank, " has no state ",
-                                                    request.kind, " of elements ", wanted.first,
-                                                    " to ", wanted.end)));
+  return WithFault(
+      Fault::kInternal,
+      absl::InternalError(absl::StrCat(
+          "rank ", session_.plan().rank, " has no ",
+          request.kind == Snapshot::kWeights ? "weights" : absl::StrCat("state ", request.kind),
+          " of elements ", wanted.first, " to ", wanted.end)));
 }
 
 absl::Status ShardedState::Read(int64_t what, int64_t first, absl::Span<float> to) {

@@ -434,47 +434,75 @@ absl::StatusOr<std::optional<Checkpoint>> Steps::RollbackTarget() {
 }
 
 absl::Status Steps::RollBack(const std::string& what) {
-  return p_.gang.OfLeader(p_.gang.leads() ? GoBack(what) : absl::OkStatus());
+  std::optional<Checkpoint> target;
+  TY_RETURN_IF_ERROR(
+      p_.gang.OfLeader(p_.gang.leads() ? FindTarget(what, target) : absl::OkStatus()));
+  const int64_t failed = done();
+  if (!p_.plan.parameters_sharded) {
+    return p_.gang.OfLeader(p_.gang.leads() ? GoBack(what, target, failed) : absl::OkStatus());
+  }
+  // A checkpoint has all parameters, but of the start each rank has its share alone.
+  TY_ASSIGN_OR_RETURN(const int64_t to_start, p_.gang.OfLeader(int64_t{!target}));
+  if (to_start != 0) TY_RETURN_IF_ERROR(p_.gang.Agree(BeginAnew()));
+  if (p_.gang.leads()) return p_.gang.OfLeader(GoBack(what, target, failed));
+  return p_.gang.OfLeader(to_start != 0 ? p_.trainer.ServeState() : absl::OkStatus());
 }
 
-// Writes the checkpoint that the run goes back to anew, with the data to leave out: whoever goes on
-// from it needs to know nothing else, and a rollback that is repeated gives the same.
-absl::Status Steps::GoBack(const std::string& what) {
+absl::Status Steps::FindTarget(const std::string& what, std::optional<Checkpoint>& target) {
   const int64_t most = p_.spec.training().max_rollbacks();
   if (run_.rollbacks >= most) {
     return WithFault(Fault::kNumeric, absl::OutOfRangeError(absl::StrCat(
                                           what, "; all ", most, " rollbacks are used up")));
   }
-  const int64_t failed = done();
-  TY_ASSIGN_OR_FAULT(Fault::kStorage, const std::optional<Checkpoint> target, RollbackTarget());
+  TY_ASSIGN_OR_FAULT(Fault::kStorage, target, RollbackTarget());
+  return absl::OkStatus();
+}
+
+absl::Status Steps::BeginAnew() {
+  TY_RETURN_IF_ERROR(p_.trainer.Initialize());
+  return p_.trainer.loaded() ? CheckSameStart(run_.start_sha256, *p_.trainer.loaded())
+                             : absl::OkStatus();
+}
+
+// Writes the checkpoint that the run goes back to anew, with the data to leave out: whoever goes on
+// from it needs to know nothing else, and a rollback that is repeated gives the same.
+absl::Status Steps::GoBack(const std::string& what, const std::optional<Checkpoint>& target,
+                           int64_t failed) {
+  const bool all_began_anew = !target && p_.plan.parameters_sharded;
   if (target) {
     TY_RETURN_IF_ERROR(WithStorageFault(p_.trainer.Restore(*target)));
     metrics_ = target->metrics;
     evaluated_step_ = done();
-  } else {
-    TY_RETURN_IF_ERROR(p_.trainer.Initialize());
-    if (p_.trainer.loaded()) {
-      TY_RETURN_IF_ERROR(CheckSameStart(run_.start_sha256, *p_.trainer.loaded()));
-    }
+  } else if (!all_began_anew) {
+    TY_RETURN_IF_ERROR(BeginAnew());
   }
   const int64_t next = data::BatchOfStep(done(), run_.skips);
   run_ = AfterRollback(run_, failed,
                        target ? target->run : RunState{.start_sha256 = run_.start_sha256}, done());
   entered_.reset();
-  // The other ranks have gone on since, and do not go back.
-  Snapshot::ReadState state = [](size_t, int64_t, absl::Span<float> to) {
-    std::fill(to.begin(), to.end(), 0.0f);
-    return absl::OkStatus();
-  };
-  if (target) state = StateOf(*target, p_.plan);
-  TY_RETURN_IF_ERROR(SaveFrom({.needed = true, .last = true, .went_back = true}, state));
+  Snapshot::ReadState state = nullptr;  // of all ranks
+  if (target) {
+    state = StateOf(*target, p_.plan);
+  } else if (!all_began_anew) {
+    // The other ranks have gone on since, and do not go back; at the start all state is 0.
+    state = [](size_t, int64_t, absl::Span<float> to) {
+      std::fill(to.begin(), to.end(), 0.0f);
+      return absl::OkStatus();
+    };
+  }
+  absl::Status saved = SaveFrom({.needed = true, .last = true, .went_back = true}, state);
+  if (all_began_anew) {
+    p_.checkpoints.AwaitWritten();
+    saved.Update(p_.trainer.ServeState());
+  }
+  TY_RETURN_IF_ERROR(saved);
   TY_RETURN_IF_ERROR(WithStorageFault(p_.checkpoints.Wait()));
   const int64_t left_out = data::BatchOfStep(done(), run_.skips) - next;
   return MarkRolledBack(WithFault(
-      Fault::kNumeric,
-      absl::OutOfRangeError(absl::StrCat(
-          what, "; back to step ", done(), ", leaving out the data of ", left_out,
-          left_out == 1 ? " step" : " steps", " (rollback ", run_.rollbacks, " of ", most, ")"))));
+      Fault::kNumeric, absl::OutOfRangeError(absl::StrCat(
+                           what, "; back to step ", done(), ", leaving out the data of ", left_out,
+                           left_out == 1 ? " step" : " steps", " (rollback ", run_.rollbacks,
+                           " of ", p_.spec.training().max_rollbacks(), ")"))));
 }
 
 }  // namespace trainyard::engine

@@ -123,9 +123,17 @@ class Steps {
   // Handles the step after done(), which was not finite: fails or rolls back, as
   // training.on_non_finite says.
   absl::Status NotFinite(const StepResult& result);
-  // Rank 0 goes back; every rank returns how that went.
+  // Rank 0 goes back, with the other ranks where they have a part of what it goes back to; every
+  // rank returns how that went.
   absl::Status RollBack(const std::string& what);
-  absl::Status GoBack(const std::string& what);
+  // Rank 0: to what the run goes back after `what`; none: to its start. Fails once all rollbacks
+  // are used up.
+  absl::Status FindTarget(const std::string& what, std::optional<Checkpoint>& target);
+  // Draws the weights, or reads them, as before the first step.
+  absl::Status BeginAnew();
+  // Rank 0, after `failed` steps.
+  absl::Status GoBack(const std::string& what, const std::optional<Checkpoint>& target,
+                      int64_t failed);
   // The newest whole checkpoint that a rollback may go back to, if any.
   absl::StatusOr<std::optional<Checkpoint>> RollbackTarget();
 

@@ -74,7 +74,7 @@ class Trainer {
 
   // Recomputes what is made from the parameters: their copies in 16 bits, and the averages, which
   // become equal to them. Initialize does this; call it after writing other parameters into the
-  // session.
+  // session, and where parameters are sharded, after ParameterShares::Keep.
   absl::Status TakeParameters();
 
   // The state of `checkpoint`, read straight into the arena; kDataLoss when a tensor does not fit.

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "executor/plan/assembly.h"
 #include "executor/plan/spec/checks.h"
+#include "executor/plan/spec/mesh.h"
 #include "storage/base/status.h"
 
 namespace trainyard::plan {
@@ -70,7 +71,7 @@ absl::StatusOr<Plan> WithinSlotBytes(const v1::JobSpec& spec, const DataFacts& f
 std::vector<int64_t> SmallerMicroBatches(const v1::JobSpec& spec) {
   const int64_t share = spec.training().batch_size() / spec.parallel().logical_ranks();
   std::vector<int64_t> sizes;
-  if (spec.parallel().shard() == v1::Parallel::GRADIENTS) return sizes;  // share is the only one
+  if (HasOneMicroBatch(spec)) return sizes;
   for (int64_t size = spec.training().micro_batch_size() - 1; size > 0; --size) {
     if (share % size == 0) sizes.push_back(size);
   }

@@ -6,12 +6,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "executor/engine/checkpoint/adapter.h"
 #include "executor/plan/graph/stored_shards.h"
 #include "executor/plan/passes/shard_optimizer.h"
-#include "storage/base/digest.h"
 #include "storage/base/status.h"
 
 namespace trainyard::engine {
@@ -301,18 +299,6 @@ void Snapshot::SetAdaptersApart() {
   for (const auto& [name, shared] : head->tensors) {
     adapter_[absl::StrCat(kPeftPrefix, head->module, ".", name)] = model_.at(shared);
   }
-}
-
-std::string WeightsDigest(const std::map<std::string, TensorView>& model) {
-  Sha256 sha;
-  for (const auto& [name, tensor] : model) {
-    sha.Add(absl::StrCat(name, " [", absl::StrJoin(tensor.dims, ","), "]\n"));
-    ForEachPiece(tensor, [&](absl::string_view bytes) {
-      sha.Add(bytes);
-      return absl::OkStatus();
-    }).IgnoreError();  // it never fails
-  }
-  return sha.Finish();
 }
 
 }  // namespace trainyard::engine

@@ -117,7 +117,4 @@ class Snapshot {
   std::map<std::string, TensorView> model_, ema_, optimizer_state_, adapter_, base_;
 };
 
-// Digest over the model's tensors in order of their names: name, shape and bytes of each.
-std::string WeightsDigest(const std::map<std::string, TensorView>& model);
-
 }  // namespace trainyard::engine

@@ -6,6 +6,8 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/checkpoint/manifest.h"
 #include "executor/engine/checkpoint/read_checkpoint.h"
@@ -113,13 +115,19 @@ absl::StatusOr<Manifest> WriteFiles(StagedFolder& folder, const CheckpointIdenti
   return manifest;
 }
 
-// Refuses a model that holds NaN or infinity: it is worth nothing to its users, nor to a run that
-// would go back to it.
-absl::Status CheckFinite(const std::map<std::string, TensorView>& model) {
+// The digest of the model's weights (Manifest::weights_sha256) over the tensors in order of their
+// names: name, shape and bytes of each. Refuses a model that holds NaN or
+// infinity: it is worth nothing to its users, nor to a run that would go back to it. Reads the
+// model once: what ranks share out comes over the network.
+absl::StatusOr<std::string> FiniteWeightsDigest(const std::map<std::string, TensorView>& model) {
+  Sha256 sha;
   for (const auto& [name, tensor] : model) {
-    if (std::string(tensor.dtype) != "F32") continue;
+    sha.Add(absl::StrCat(name, " [", absl::StrJoin(tensor.dims, ","), "]\n"));
+    const bool is_float = std::string(tensor.dtype) == "F32";
     int64_t before = 0;
-    TY_RETURN_IF_ERROR(ForEachPiece(tensor, [&before, &name = name](absl::string_view bytes) {
+    TY_RETURN_IF_ERROR(ForEachPiece(tensor, [&, &name = name](absl::string_view bytes) {
+      sha.Add(bytes);
+      if (!is_float) return absl::OkStatus();
       const auto* const values = reinterpret_cast<const float*>(bytes.data());
       const auto n = static_cast<int64_t>(bytes.size() / sizeof(float));
       const int64_t bad = ExtentOf(values, n).first_bad;
@@ -130,7 +138,7 @@ absl::Status CheckFinite(const std::map<std::string, TensorView>& model) {
                                                           " of \"", name, "\" is ", values[bad])));
     }));
   }
-  return absl::OkStatus();
+  return sha.Finish();
 }
 
 // What is in the checkpoint's place.
@@ -172,9 +180,8 @@ absl::StatusOr<WrittenCheckpoint> WriteCheckpoint(ObjectStore& store,
                                                   const CheckpointContent& content,
                                                   const Snapshot& snapshot,
                                                   absl::FunctionRef<absl::Status()> await_right) {
-  TY_RETURN_IF_ERROR(CheckFinite(snapshot.model()));
+  TY_ASSIGN_OR_RETURN(const std::string weights, FiniteWeightsDigest(snapshot.model()));
   const std::string uri = absl::StrCat(identity.root, "/", StepFolder(content.step));
-  const std::string weights = WeightsDigest(snapshot.model());
   TY_ASSIGN_OR_RETURN(const Present present, LookAt(store, identity, content, uri, weights));
   if (present.kept) return *present.kept;
 

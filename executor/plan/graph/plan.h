@@ -81,7 +81,8 @@ struct Plan {
   // Parameters are contiguous in one order (those that the optimizer treats alike side by side, of
   // these those with a gradient in 16 bits first, then those with a copy; then tables whose
   // gradient is kept by row, then frozen ones); copies, gradients of one type, optimizer state and
-  // averages follow the same order, so that optimizer ops run over whole regions.
+  // averages follow the same order, so that optimizer ops run over whole regions. Where they are
+  // sharded (parameters_sharded), a rank keeps of the trained ones what it owns, in that order.
   std::vector<TensorId> parameters;  // in arena order
   size_t trained = 0;                // how many are not frozen
   // Where several ranks share the shards of each logical rank: what this one hosts is in

@@ -95,7 +95,9 @@ std::vector<Gather> Gathers(const Plan& plan, const std::vector<Op>& ops) {
     for (const OpRange& read : InTwo(reads[b])) gathers.push_back({.bucket = b, .read = read});
   }
   do Begin(gathers);
-  while (Join(gathers));  // without the second, others begin earlier
+  // Nobody waits for a gather that was joined to the one before, so that those behind it begin with
+  // an earlier op, and may have to be joined in turn.
+  while (Join(gathers));
   return gathers;
 }
 

@@ -25,6 +25,13 @@ inline Mesh MeshOf(const v1::JobSpec& spec) {
   return {.data = std::max<int64_t>(1, spec.resources().max_slots() / tensor), .tensor = tensor};
 }
 
+// Whether a logical rank makes its share of the batch as one micro-batch: what it has made is
+// handed out at once.
+inline bool HasOneMicroBatch(const v1::JobSpec& spec) {
+  const v1::Parallel::Shard shard = spec.parallel().shard();
+  return shard == v1::Parallel::GRADIENTS || shard == v1::Parallel::PARAMETERS;
+}
+
 // Whether each of `ranks` ranks keeps its share of the parameters alone.
 inline bool ShardsParameters(const v1::JobSpec& spec, int64_t ranks) {
   return ranks > 1 && spec.parallel().shard() == v1::Parallel::PARAMETERS;
@@ -32,8 +39,7 @@ inline bool ShardsParameters(const v1::JobSpec& spec, int64_t ranks) {
 
 // Whether each of `ranks` ranks, or groups of them, keeps its share of the gradients' sums alone.
 inline bool ShardsGradients(const v1::JobSpec& spec, int64_t ranks) {
-  return ShardsParameters(spec, ranks) ||
-         (ranks > 1 && spec.parallel().shard() == v1::Parallel::GRADIENTS);
+  return ranks > 1 && HasOneMicroBatch(spec);
 }
 
 }  // namespace trainyard::plan

@@ -27,9 +27,10 @@ using ::testing::SizeIs;
 using ::testing::UnorderedElementsAre;
 
 enum class Where {
-  kAtOnce,    // a device that is done when a launch returns
-  kLate,      // one that goes on behind our back
-  kTwoRanks,  // two of the first kind
+  kAtOnce,             // a device that is done when a launch returns
+  kLate,               // one that goes on behind our back
+  kTwoRanks,           // two of the first kind
+  kTwoRanksThatShard,  // each with its share of the parameters alone
 };
 
 class PolicyRunTest : public ::testing::TestWithParam<Where> {
@@ -49,11 +50,18 @@ class PolicyRunTest : public ::testing::TestWithParam<Where> {
     return Checkpoint::Open(*store, absl::StrCat(root, "/", StepFolder(step)), "").value();
   }
 
+  std::string WeightsOf(const std::string& root, int64_t step) {
+    const auto store = MakeFileStore();
+    const auto manifest =
+        ReadVerifiedManifest(*store, absl::StrCat(root, "/", StepFolder(step)), "");
+    return manifest.ok() ? manifest->weights_sha256 : std::string(manifest.status().message());
+  }
+
   static absl::StatusOr<RunResult> RunHere(const v1::JobSpec& spec, const std::string& root,
                                            RecordingObserver& observer,
                                            std::optional<RestorePoint> restore = std::nullopt) {
     if (GetParam() == Where::kAtOnce) return RunOnCpu(spec, root, observer, std::move(restore));
-    if (GetParam() == Where::kTwoRanks) return RunOnTwoRanks(spec, root, observer, restore);
+    if (GetParam() != Where::kLate) return RunOnTwoRanks(spec, root, observer, restore);
     LateDevice device(1);
     return RunOn(device, spec, root, observer, std::move(restore));
   }
@@ -63,6 +71,10 @@ class PolicyRunTest : public ::testing::TestWithParam<Where> {
                                                  RecordingObserver& observer,
                                                  const std::optional<RestorePoint>& restore) {
     spec.mutable_parallel()->set_logical_ranks(2);
+    if (GetParam() == Where::kTwoRanksThatShard) {
+      spec.mutable_parallel()->set_shard(v1::Parallel::PARAMETERS);
+      spec.mutable_resources()->set_device(v1::Resources::CPU);
+    }
     absl::StatusOr<RunResult> results[2] = {absl::InternalError(""), absl::InternalError("")};
     RecordingObserver other;
     InThreads(2, [&](Communicator& communicator) {
@@ -132,11 +144,13 @@ class PolicyRunTest : public ::testing::TestWithParam<Where> {
 
 std::string NameOf(Where where) {
   if (where == Where::kTwoRanks) return "two_ranks";
+  if (where == Where::kTwoRanksThatShard) return "two_ranks_that_shard";
   return where == Where::kLate ? "late" : "at_once";
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, PolicyRunTest,
-                         ::testing::Values(Where::kAtOnce, Where::kLate, Where::kTwoRanks),
+                         ::testing::Values(Where::kAtOnce, Where::kLate, Where::kTwoRanks,
+                                           Where::kTwoRanksThatShard),
                          [](const auto& info) { return NameOf(info.param); });
 
 TEST_P(PolicyRunTest, HaltNamesTheFirstOpAndLeavesTheLastGoodCheckpoint) {
@@ -322,6 +336,10 @@ TEST_P(PolicyRunTest, WeightsThatAreNotFiniteRollBackWhereverTheRunIsStopped) {
                 HasSubstr("step 2: first non-finite value: as the update of step 1 left it"));
   }
   EXPECT_EQ(Open(Root("1"), 0).manifest_sha256, Open(Root("-1"), 0).manifest_sha256);
+  // It went back to the start, whoever has which part of that.
+  RecordingObserver alone;
+  EXPECT_TRUE(RolledBack(RunOnCpu(spec, Root("alone"), alone).status()));
+  EXPECT_EQ(WeightsOf(Root("1"), 0), WeightsOf(Root("alone"), 0));
 }
 
 TEST_P(PolicyRunTest, AFinalModelThatIsNotFiniteRollsBack) {

@@ -14,6 +14,7 @@ namespace trainyard::plan {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(Recompute, OfASlotsBytesGoesAsFarAsItMustAndNoFurther) {
   v1::JobSpec spec = CharGptSpec();
@@ -70,6 +71,19 @@ TEST(Fit, ToldSizesFit) {
   EXPECT_EQ(
       WhatFits(resolved, facts, all / 100),
       "no size of micro-batch would fit, even if activations are recomputed; a smaller model may");
+
+  // Its share of the batch is the only micro-batch of a logical rank.
+  for (const auto shard : {v1::Parallel::GRADIENTS, v1::Parallel::PARAMETERS}) {
+    spec = CharGptSpec();
+    spec.mutable_training()->set_micro_batch_size(6);
+    spec.mutable_parallel()->set_logical_ranks(2);
+    spec.mutable_parallel()->set_shard(shard);
+    spec.mutable_resources()->set_device(v1::Resources::CPU);
+    spec.mutable_resources()->set_min_slots(2);
+    spec.mutable_resources()->set_max_slots(2);
+    EXPECT_THAT(WhatFits(ResolveSpec(spec).value(), facts, all / 8),
+                Not(HasSubstr("micro_batch_size")));
+  }
 
   spec = CharGptSpec();
   spec.mutable_training()->mutable_recompute()->set_slot_bytes(all / 100);

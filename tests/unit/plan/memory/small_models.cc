@@ -1,5 +1,8 @@
 #include "tests/unit/plan/memory/small_models.h"
 
+#include <algorithm>
+#include <string>
+
 namespace trainyard::plan {
 
 std::vector<ModelCase> SmallModels() {
@@ -46,6 +49,7 @@ std::vector<ModelCase> SmallModels() {
     shared.spec.mutable_parallel()->set_logical_ranks(3);
     cases.push_back(shared);
     shared.name = "three ranks that shard parameters";
+    if (shared.spec.model().has_gpt()) shared.spec.mutable_model()->mutable_gpt()->set_dropout(0.1);
     shared.spec.mutable_parallel()->set_shard(v1::Parallel::PARAMETERS);
     cases.push_back(shared);
     shared.spec.mutable_training()->set_batch_size(10);
@@ -82,9 +86,13 @@ std::vector<ModelCase> SmallModels() {
   adapted.spec.mutable_training()->set_micro_batch_size(2);
   cases.push_back(adapted);
   cases.push_back({"dlrm", DlrmSpec(), ClickFacts(5, 3, 7)});
-  for (const size_t i : {3, 4, 6, 8, 11}) {  // char to llama: as little memory as can be
-    ModelCase recomputed = cases[i];
-    Recomputing(recomputed.facts, recomputed.spec);
+  for (const std::string name :
+       {"char", "gpt with dropout and micro-batches", "resnet", "resnet of bottlenecks",
+        "llama with adapters", "three ranks that shard parameters"}) {
+    const auto first = std::find_if(cases.begin(), cases.end(),
+                                    [&](const ModelCase& one) { return one.name == name; });
+    ModelCase recomputed = *first;
+    Recomputing(recomputed.facts, recomputed.spec);  // as little memory as can be
     cases.push_back(recomputed);
   }
   // Here it is even, for bf16: gradients in 16 bits that are an odd number of lines.
