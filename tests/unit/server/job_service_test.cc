@@ -230,7 +230,7 @@ TEST_F(JobServiceTest, ModelTooLargeForEveryNodeIsRefusedWithWhatWouldFit) {
                 [&] { return Submit(cuda); });
 }
 
-// The 500 MiB of its context alone are more than this GPU has; its host's memory counts nothing.
+// The 600 MiB of its context alone are more than this GPU has; its host's memory counts nothing.
 TEST_F(JobServiceTest, AJobForGpusIsHeldAgainstWhatAGpuMustHold) {
   v1::SubmitJobRequest request = Request();
   request.mutable_job()->mutable_spec()->mutable_resources()->set_device(v1::Resources::CUDA);
