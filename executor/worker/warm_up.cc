@@ -17,7 +17,7 @@ namespace trainyard::worker {
 namespace {
 
 // Ops one by one, each with its own operands.
-absl::Status RunAlone(kernels::Device& device) {
+absl::Status RunSmallOps(kernels::Device& device) {
   constexpr int64_t kSide = 64;
   constexpr int64_t kBytes = kSide * kSide * sizeof(float);
   TY_ASSIGN_OR_RETURN(void* const memory, device.Allocate(3 * kBytes));
@@ -108,7 +108,7 @@ absl::Status RunSmallStep(kernels::Device& device) {
 }  // namespace
 
 absl::Status WarmUp(kernels::Device& device) {
-  TY_RETURN_IF_ERROR(RunAlone(device));
+  TY_RETURN_IF_ERROR(RunSmallOps(device));
   return device.Asynchronous() ? RunSmallStep(device) : absl::OkStatus();
 }
 
