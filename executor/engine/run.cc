@@ -61,10 +61,9 @@ absl::StatusOr<EvaluationTimes> WhenToEvaluate(const v1::Evaluation& spec,
   const EvaluationTimes times{.every = spec.every_steps(),
                               .at_end = spec.has_at_end() ? spec.at_end() : has_split};
   if (!has_split && (times.every > 0 || times.at_end)) {
-    return WithFault(Fault::kSpec,
-                     absl::InvalidArgumentError(absl::StrCat(
-                         "spec.evaluation.", times.every > 0 ? "every_steps" : "at_end",
-                         ": the data has no held-out split")));
+    return WithSpecFault(absl::InvalidArgumentError(
+        absl::StrCat("spec.evaluation.", times.every > 0 ? "every_steps" : "at_end",
+                     ": the data has no held-out split")));
   }
   return times;
 }
@@ -80,18 +79,16 @@ absl::Status CheckCanTrain(const Gang& gang, const v1::JobSpec& spec) {
   const int64_t logical_ranks = spec.parallel().logical_ranks();
   const int sharing = std::max(1, spec.parallel().layout().tensor());
   if (gang.size() % sharing != 0) {
-    return WithFault(Fault::kSpec, absl::InvalidArgumentError(absl::StrCat(
-                                       "spec.parallel.layout.tensor: ", sharing,
-                                       " ranks share the shards of a logical rank, and ",
-                                       gang.size(), gang.size() == 1 ? " rank is" : " ranks are",
-                                       " no multiple of it; run a multiple, or leave it out")));
+    return WithSpecFault(absl::InvalidArgumentError(absl::StrCat(
+        "spec.parallel.layout.tensor: ", sharing, " ranks share the shards of a logical rank, and ",
+        gang.size(), gang.size() == 1 ? " rank is" : " ranks are",
+        " no multiple of it; run a multiple, or leave it out")));
   }
   if (gang.size() / sharing > logical_ranks) {
-    return WithFault(Fault::kSpec,
-                     absl::InvalidArgumentError(absl::StrCat(
-                         "spec.parallel.logical_ranks: ", logical_ranks, " cannot be shared by ",
-                         gang.size(), " ranks; use ", gang.size() / sharing, ", or at most ",
-                         logical_ranks * sharing, " ranks")));
+    return WithSpecFault(absl::InvalidArgumentError(
+        absl::StrCat("spec.parallel.logical_ranks: ", logical_ranks, " cannot be shared by ",
+                     gang.size(), " ranks; use ", gang.size() / sharing, ", or at most ",
+                     logical_ranks * sharing, " ranks")));
   }
   return absl::OkStatus();
 }
@@ -129,8 +126,7 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> LinkGpus(kernels::Device& devi
                                                            const v1::Parallel& parallel) {
   if (gang.alone() || !device.IsGpu()) return nullptr;
   if (plan.parameters_sharded) {  // planned for a CPU, perhaps
-    return WithFault(
-        Fault::kSpec,
+    return WithSpecFault(
         absl::UnimplementedError("spec.parallel.shard: PARAMETERS is not built yet for GPUs; run "
                                  "it on CPUs, or use shard GRADIENTS"));
   }
@@ -292,7 +288,7 @@ absl::StatusOr<RunResult> RunRank(kernels::Device& device, const Gang& gang,
                                   const RunRequest& request, RunObserver& observer,
                                   const std::atomic<bool>& stop) {
   const absl::StatusOr<v1::JobSpec> spec = plan::ResolveSpec(request.spec);
-  if (!spec.ok()) return WithFault(Fault::kSpec, spec.status());
+  if (!spec.ok()) return WithSpecFault(spec.status());
   TY_RETURN_IF_ERROR(CheckCanTrain(gang, *spec));
   const absl::StatusOr<std::unique_ptr<data::Dataset>> dataset =
       data::OpenDataset(spec->data(), plan::WindowingOf(spec->model()));
@@ -306,7 +302,7 @@ absl::StatusOr<RunResult> RunRank(kernels::Device& device, const Gang& gang,
     for_any.mutable_resources()->set_device(spec->resources().device());
     plan = plan::BuildPlan(for_any, (*dataset)->facts(), gang.rank());
   }
-  if (!plan.ok()) return WithFault(Fault::kSpec, plan.status());
+  if (!plan.ok()) return WithSpecFault(plan.status());
   if (!request.restore && !spec->fine_tune().from().empty()) {
     TY_RETURN_IF_ERROR(CheckStart(*spec, *plan, **dataset));
   }

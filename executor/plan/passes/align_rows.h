@@ -4,7 +4,8 @@
 // that begin at odd multiples of 2 bytes, where neither 16-byte accesses nor TMA, whose strides are
 // multiples of 16 bytes, can reach: cuBLASLt is then left with its slowest kernels for the product
 // that makes the logits and for the two that read their gradient. PyTorch's compiler pads such
-// products; here their rows are laid apart, and nothing is copied or computed that was not before.
+// products; here their rows are laid apart, and a GPU's products grow into the room between them
+// (kernels/scratch/cuda.h).
 
 #include "executor/plan/graph/graph.h"
 

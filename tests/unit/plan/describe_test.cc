@@ -20,7 +20,7 @@ TEST(Describe, TellsAGpusMemoryFromItsHosts) {
   spec.mutable_resources()->set_device(v1::Resources::CUDA);
   EXPECT_THAT(
       Describe(PlanOf(spec, TokenFacts(11))),
-      testing::AllOf(HasSubstr("\n  inbox "), HasSubstr("\n  context       500.0 MiB\n"),
+      testing::AllOf(HasSubstr("\n  inbox "), HasSubstr("\n  context       600.0 MiB\n"),
                      HasSubstr("\nhost staging    "), testing::Not(HasSubstr("\n  staging "))));
 }
 
