@@ -73,7 +73,7 @@ absl::StatusOr<std::string> NonFiniteSearch::Scan(plan::TensorId id, int64_t par
   // Running statistics are passed over: no loss of a training step depends on them.
   if (tensor.kind == plan::TensorKind::kPendingBuffer) return "";
   const int64_t width = plan::SizeOf(tensor.type);
-  // Rows that lie apart are read one after the other: nothing was ever written between them.
+  // Rows that lie apart are read one after the other: what lies between them is no value.
   const bool apart = tensor.row_stride > 0;
   const int64_t run = apart ? tensor.dims.back() : tensor.elements();
   const int64_t step = apart ? tensor.stride_of_rows() : run;

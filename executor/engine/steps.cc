@@ -6,10 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "executor/engine/checkpoint/layout.h"
-#include "executor/engine/checkpoint/retention.h"
 #include "executor/engine/fault.h"
-#include "executor/engine/load_weights.h"
 #include "executor/engine/policies.h"
 #include "executor/engine/step_parts.h"
 #include "executor/plan/spec/learning_rate.h"
@@ -42,16 +39,6 @@ kernels::DType ComputeTypeOf(const v1::JobSpec& spec) {
     default:
       return kernels::DType::kF32;
   }
-}
-
-// What the first rank that found something found.
-absl::StatusOr<std::string> FirstFound(const Gang& gang, const std::string& mine) {
-  if (gang.alone()) return mine;
-  TY_ASSIGN_OR_RETURN(const std::vector<std::string> all, gang.Gather(mine));
-  for (const std::string& found : all) {
-    if (!found.empty()) return found;
-  }
-  return std::string();
 }
 
 }  // namespace
@@ -390,119 +377,6 @@ absl::Status Steps::SaveNow(const CheckpointWriter::Purpose& purpose) {
 absl::StatusOr<RunResult> Steps::Suspend(bool nothing_new) {
   TY_RETURN_IF_ERROR(nothing_new ? AwaitSaved() : SaveNow({.needed = true, .last = true}));
   return RunResult{.suspended = true, .step = done()};
-}
-
-absl::Status Steps::NotFinite(const StepResult& result) {
-  // Delivers the micro-batches of that step once more.
-  data::Loader again(p_.dataset, LoaderOptions(p_.device, p_.spec, p_.plan, p_.data_gang,
-                                               p_.loader_threads, done(), run_.skips));
-  TY_ASSIGN_OR_RETURN(const std::string mine,
-                      p_.trainer.FindNonFinite([&] { return again.Next(); }));
-  TY_ASSIGN_OR_RETURN(const std::string found, FirstFound(p_.gang, mine));
-  const std::string values =
-      absl::StrCat(" (loss is ", result.loss, ", norm of the gradient ", result.grad_norm,
-                   ", learning rate ", result.learning_rate, ")");
-  if (found.empty()) {
-    return MarkCommon(
-        WithFault(Fault::kDevice,
-                  absl::InternalError(absl::StrCat(
-                      "step ", done() + 1, ": not finite", values,
-                      ", but the same step made again is: the device or its memory is at fault"))));
-  }
-  const std::string what =
-      absl::StrCat("step ", done() + 1, ": first non-finite value: ", found, values);
-  if (RollsBack()) return RollBack(what);
-  return MarkCommon(WithFault(
-      Fault::kNumeric,
-      absl::OutOfRangeError(absl::StrCat(
-          what, "; a smaller learning rate, a longer warm-up or optimizer.clip_norm may help",
-          p_.trainer.loss_scale() ? "; so may precision.compute BF16" : ""))));
-}
-
-absl::StatusOr<std::optional<Checkpoint>> Steps::RollbackTarget() {
-  TY_RETURN_IF_ERROR(p_.checkpoints.Wait());
-  TY_ASSIGN_OR_RETURN(const std::vector<int64_t> present, ListSteps(p_.store, p_.checkpoint_root));
-  for (const int64_t step : RollbackTargets(present, done(), p_.spec, run_)) {
-    absl::StatusOr<Checkpoint> found =
-        Checkpoint::Open(p_.store, absl::StrCat(p_.checkpoint_root, "/", StepFolder(step)), "");
-    if (found.ok()) return *std::move(found);
-    if (!absl::IsDataLoss(found.status()) && !absl::IsNotFound(found.status())) {
-      return found.status();
-    }
-  }
-  return std::nullopt;
-}
-
-absl::Status Steps::RollBack(const std::string& what) {
-  std::optional<Checkpoint> target;
-  TY_RETURN_IF_ERROR(
-      p_.gang.OfLeader(p_.gang.leads() ? FindTarget(what, target) : absl::OkStatus()));
-  const int64_t failed = done();
-  if (!p_.plan.parameters_sharded) {
-    return p_.gang.OfLeader(p_.gang.leads() ? GoBack(what, target, failed) : absl::OkStatus());
-  }
-  // A checkpoint has all parameters, but of the start each rank has its share alone.
-  TY_ASSIGN_OR_RETURN(const int64_t to_start, p_.gang.OfLeader(int64_t{!target}));
-  if (to_start != 0) TY_RETURN_IF_ERROR(p_.gang.Agree(BeginAnew()));
-  if (p_.gang.leads()) return p_.gang.OfLeader(GoBack(what, target, failed));
-  return p_.gang.OfLeader(to_start != 0 ? p_.trainer.ServeState() : absl::OkStatus());
-}
-
-absl::Status Steps::FindTarget(const std::string& what, std::optional<Checkpoint>& target) {
-  const int64_t most = p_.spec.training().max_rollbacks();
-  if (run_.rollbacks >= most) {
-    return WithFault(Fault::kNumeric, absl::OutOfRangeError(absl::StrCat(
-                                          what, "; all ", most, " rollbacks are used up")));
-  }
-  TY_ASSIGN_OR_FAULT(Fault::kStorage, target, RollbackTarget());
-  return absl::OkStatus();
-}
-
-absl::Status Steps::BeginAnew() {
-  TY_RETURN_IF_ERROR(p_.trainer.Initialize());
-  return p_.trainer.loaded() ? CheckSameStart(run_.start_sha256, *p_.trainer.loaded())
-                             : absl::OkStatus();
-}
-
-// Writes the checkpoint that the run goes back to anew, with the data to leave out: whoever goes on
-// from it needs to know nothing else, and a rollback that is repeated gives the same.
-absl::Status Steps::GoBack(const std::string& what, const std::optional<Checkpoint>& target,
-                           int64_t failed) {
-  const bool all_began_anew = !target && p_.plan.parameters_sharded;
-  if (target) {
-    TY_RETURN_IF_ERROR(WithStorageFault(p_.trainer.Restore(*target)));
-    metrics_ = target->metrics;
-    evaluated_step_ = done();
-  } else if (!all_began_anew) {
-    TY_RETURN_IF_ERROR(BeginAnew());
-  }
-  const int64_t next = data::BatchOfStep(done(), run_.skips);
-  run_ = AfterRollback(run_, failed,
-                       target ? target->run : RunState{.start_sha256 = run_.start_sha256}, done());
-  entered_.reset();
-  Snapshot::ReadState state = nullptr;  // of all ranks
-  if (target) {
-    state = StateOf(*target, p_.plan);
-  } else if (!all_began_anew) {
-    // The other ranks have gone on since, and do not go back; at the start all state is 0.
-    state = [](size_t, int64_t, absl::Span<float> to) {
-      std::fill(to.begin(), to.end(), 0.0f);
-      return absl::OkStatus();
-    };
-  }
-  absl::Status saved = SaveFrom({.needed = true, .last = true, .went_back = true}, state);
-  if (all_began_anew) {
-    p_.checkpoints.AwaitWritten();
-    saved.Update(p_.trainer.ServeState());
-  }
-  TY_RETURN_IF_ERROR(saved);
-  TY_RETURN_IF_ERROR(WithStorageFault(p_.checkpoints.Wait()));
-  const int64_t left_out = data::BatchOfStep(done(), run_.skips) - next;
-  return MarkRolledBack(WithFault(
-      Fault::kNumeric, absl::OutOfRangeError(absl::StrCat(
-                           what, "; back to step ", done(), ", leaving out the data of ", left_out,
-                           left_out == 1 ? " step" : " steps", " (rollback ", run_.rollbacks,
-                           " of ", p_.spec.training().max_rollbacks(), ")"))));
 }
 
 }  // namespace trainyard::engine

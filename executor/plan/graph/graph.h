@@ -84,8 +84,8 @@ struct Tensor {
   int64_t made_by = kEveryRank;
 
   // Activations only (passes/align_rows.h): elements from the start of one row, dims.back() of
-  // them, to the next; 0: they lie densely. What lies between belongs to the tensor, and is neither
-  // read nor written. Only ops that kernels/ops/ lets have such rows touch such a tensor.
+  // them, to the next; 0: they lie densely. What lies between belongs to the tensor, and is no
+  // value of it. Only ops that kernels/ops/ lets have such rows touch such a tensor.
   int64_t row_stride = 0;
 
   int64_t elements() const;  // without what lies between
