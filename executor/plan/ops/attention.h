@@ -59,13 +59,14 @@ struct Rules<AttentionBackward> : BackwardOp {
 
  private:
   // As many heads at once as the limit allows, at least those that share keys: their gradients of
-  // scores in tiles of 128, a number and gradients of keys and values per row.
+  // scores in tiles of 128, a number per row, and gradients of keys and values if any are shared.
   static int64_t ByCudnn(const AttentionBackward& o) {
     const int64_t group = o.heads / o.kv_heads, tiles = kernels::scratch::RoundUp(o.time, 128);
     constexpr auto kMost = static_cast<int64_t>(kernels::cuda::kMostScoreBytes);
     const int64_t most = std::max(group, kMost / (2 * o.time * o.time));
     const int64_t heads = std::min(o.batch * o.heads, most);
-    return 2 * heads * tiles * tiles + kMiB + kFloat * heads * o.time * (1 + o.head_dim);
+    const int64_t row = group > 1 ? 1 + o.head_dim : 1;  // floats
+    return 2 * heads * tiles * tiles + kMiB + kFloat * heads * o.time * row;
   }
 };
 

@@ -159,6 +159,22 @@ TEST(Cost, BytesPerSlotOfAGpuAreTheArenaTheInboxTheScratchAndTheContext) {
   }
 }
 
+// 2 MiB of 16-bit gradients of scores per head and sample, up to what may be there at once, and
+// beside them a number per row.
+TEST(Cost, OfAGpuCountsThePieceInWhichAttentionKeepsGradientsOfScores) {
+  v1::JobSpec spec = Gpt2Spec();
+  spec.mutable_resources()->set_device(v1::Resources::CUDA);
+  spec.mutable_precision()->set_compute(v1::Precision::BF16);
+  constexpr int64_t kMiB = 1 << 20;
+  for (const auto& [batch, scores] :
+       {std::pair(8, 8 * 12 * 2 * kMiB), std::pair(32, 512 * kMiB), std::pair(64, 512 * kMiB)}) {
+    spec.mutable_training()->set_batch_size(batch);
+    const int64_t bytes = PlanOf(spec, TokenFacts(50257)).summary.workspace_bytes();
+    EXPECT_GT(bytes, scores) << batch;
+    EXPECT_LE(bytes, scores + 3 * kMiB) << batch;
+  }
+}
+
 // Convolutions may want as much as cuDNN is allowed.
 TEST(Cost, OfAGpuCountsTheWorkspaceOfItsLibraries) {
   const auto workspace = [](v1::JobSpec spec, const DataFacts& facts) {
