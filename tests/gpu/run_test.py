@@ -138,6 +138,7 @@ class RunTest(unittest.TestCase):
             of_tool = [line for line in lines if f"--tool {tool} " in line]
             self.assertGreaterEqual(len(of_tool), programs)
             self.assertEqual({"--kernel-name kns=trainyard" in line for line in of_tool}, {filtered})
+        self.assertIn("memcheck, gpu_ops_test *-*GpuOnly*:*LackOfMemory*, part 10 of 10: clean", said)
 
     def test_a_sanitizer_that_finds_something_or_sees_no_test_fails(self):
         code, said = self.sanitize(finds="racecheck")
