@@ -89,12 +89,17 @@ std::string RanksText(const v1::JobSpec& spec) {
   const int slots = std::max(1, spec.resources().min_slots());
   const int most = std::max(slots, spec.resources().max_slots());
   const int logical = spec.parallel().has_logical_ranks() ? spec.parallel().logical_ranks() : slots;
-  if (const int sharing = spec.parallel().layout().tensor(); sharing > 1) {
+  const int stages = std::max(1, spec.parallel().layout().pipeline());
+  const int tensor = std::max(1, spec.parallel().layout().tensor());
+  if (const int sharing = stages * tensor; sharing > 1) {
     const int groups = std::max(1, slots / sharing);
     const int fewest = logical / groups, hosts = (logical + groups - 1) / groups;
-    return absl::StrCat(slots, slots > sharing ? ", of which each " : ", of which ", sharing,
-                        " share the shards of ", fewest,
-                        hosts > fewest ? absl::StrCat(" or ", hosts) : "",
+    const std::string what = stages == 1   ? " share the shards of "
+                             : tensor == 1 ? absl::StrCat(" are ", stages, " stages of ")
+                                           : absl::StrCat(" are ", stages, " stages of ", tensor,
+                                                          " that share the shards of ");
+    return absl::StrCat(slots, slots > sharing ? ", of which each " : ", of which ", sharing, what,
+                        fewest, hosts > fewest ? absl::StrCat(" or ", hosts) : "",
                         hosts == 1 ? " logical rank" : " logical ranks");
   }
   if (logical == 1) return "";
@@ -194,6 +199,10 @@ std::string RenderPlan(const Terminal& terminal, const v1::Job& job) {
   if (plan.sent_bytes_per_step() > 0) {
     fields.emplace_back("sent per step", FormatBytes(plan.sent_bytes_per_step()) + " by a rank");
   }
+  if (plan.bubble_share() > 0) {
+    fields.emplace_back("pipeline", absl::StrFormat("ranks wait %.0f%% of a step for other stages",
+                                                    100 * plan.bubble_share()));
+  }
   for (const v1::PassSummary& pass : plan.passes()) {
     fields.emplace_back(absl::StrCat("pass ", pass.name()), WhatItSaved(pass));
   }
@@ -201,13 +210,15 @@ std::string RenderPlan(const Terminal& terminal, const v1::Job& job) {
 }
 
 std::string RenderLayouts(const Terminal& terminal, const v1::PlanLayoutsResponse& plan) {
-  bool timed = false, shared = false;
+  bool timed = false, shared = false, staged = false;
   for (const v1::LayoutPlan& layout : plan.layouts()) {
     timed = timed || layout.step_seconds() > 0;
-    shared = shared || layout.has_layout();
+    shared = shared || layout.layout().has_tensor();
+    staged = staged || layout.layout().has_pipeline();
   }
   std::vector<std::string> header = {"SLOTS"};
   if (shared) header.push_back("LAYOUT.TENSOR");
+  if (staged) header.push_back("LAYOUT.PIPELINE");
   header.insert(header.end(), {"LOGICAL RANKS EACH", "BUSY", "MEMORY PER SLOT", "SENT PER STEP"});
   if (timed) header.push_back("STEP, ESTIMATED");
   Table table(header);
@@ -221,11 +232,15 @@ std::string RenderLayouts(const Terminal& terminal, const v1::PlanLayoutsRespons
                       layout.layout().tensor() > 1
                           ? absl::StrCat(", parallel.layout.tensor ", layout.layout().tensor())
                           : "",
+                      layout.layout().pipeline() > 1
+                          ? absl::StrCat(", parallel.layout.pipeline ", layout.layout().pipeline())
+                          : "",
                       ": ", Shown(layout).refused(), "\n");
       continue;
     }
     std::vector<std::string> row = {FormatCount(layout.slots())};
     if (shared) row.push_back(FormatCount(std::max(1, layout.layout().tensor())));
+    if (staged) row.push_back(FormatCount(std::max(1, layout.layout().pipeline())));
     row.insert(row.end(),
                {FormatCount(layout.logical_ranks_per_slot()),
                 absl::StrFormat("%.0f%%", 100 * layout.busy_share()),

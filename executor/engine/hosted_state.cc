@@ -18,7 +18,7 @@ HostedState::HostedState(Session& session, const Groups& groups)
 absl::Status HostedState::Read(int64_t what, size_t position, int64_t first, absl::Span<float> to) {
   const plan::Plan& plan = session_.plan();
   const plan::Tensor& parameter = plan.tensors[plan.of_group[position]];
-  const auto owner = static_cast<int>(parameter.shard->HostOf(plan.host.ranks));
+  const auto owner = static_cast<int>(plan.host.HostOf(parameter));
   return exchange_.Read(
       owner, {.kind = what, .place = static_cast<int64_t>(position), .first = first}, to);
 }

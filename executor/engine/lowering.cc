@@ -21,14 +21,14 @@ static_assert(p::kPlace == k::NormalizeImages::kPlace);
 struct Binder {
   const p::Plan& plan;
   char* arena;
-  int64_t partial;
+  int64_t partial, flight;
 
   k::Buffer At(p::TensorId id, bool takes_row_stride) const {
     if (id == p::kNone) return {};
     const p::Tensor& tensor = plan.tensors[id];
     TY_CHECK(takes_row_stride || tensor.row_stride == 0, tensor.name,
              ": its op takes no rows that lie apart");
-    return {arena + plan.offset(id, partial), tensor.type, tensor.row_stride,
+    return {arena + plan.offset(id, partial, flight), tensor.type, tensor.row_stride,
             /*padded=*/tensor.row_stride > 0};
   }
 
@@ -72,8 +72,9 @@ struct Binder {
 }  // namespace
 
 absl::StatusOr<kernels::Kernels> Lower(kernels::Device& device, const plan::Plan& plan, void* arena,
-                                       const std::vector<plan::Op>& ops, int64_t partial) {
-  const Binder binder{plan, static_cast<char*>(arena), partial};
+                                       const std::vector<plan::Op>& ops, int64_t partial,
+                                       int64_t flight) {
+  const Binder binder{plan, static_cast<char*>(arena), partial, flight};
   kernels::Kernels kernels;
   kernels.reserve(ops.size());
   for (const plan::Op& op : ops) {

@@ -128,7 +128,12 @@ absl::Status NonFiniteSearch::LookAtReceived(const plan::Op& op, int64_t partial
 
 absl::Status NonFiniteSearch::Run(const std::vector<plan::Op>& ops, const kernels::Kernels& program,
                                   const std::string& where, int64_t partial) {
-  const size_t loss = std::find_if(ops.begin(), ops.end(), IsLoss) - ops.begin();
+  const plan::Plan& plan = session_.plan();
+  size_t loss = std::find_if(ops.begin(), ops.end(), IsLoss) - ops.begin();
+  // A stage of a pipeline other than the last has none.
+  if (loss == ops.size() && &ops == &plan.micro && plan.host.stages > 1) {
+    loss = static_cast<size_t>(plan.backward_from) - 1;
+  }
   for (size_t i = 0; i < ops.size(); ++i) {
     session_.Launch(program[i]);  // all of them: other ranks may wait for what they find
     if (!found_.empty() || received_) continue;

@@ -43,7 +43,9 @@ SlowestRank FindSlowest(absl::Span<const RankTimes> ranks, const RankShares& sha
   const int count = static_cast<int>(ranks.size());
   for (int rank = 0; rank < count; ++rank) {
     const int64_t share = shares.of_rank(count, rank);
-    hosted.push_back(static_cast<double>(std::max<int64_t>(1, share)));
+    // A rank that has next to none of the products has other ops to compute.
+    hosted.push_back(static_cast<double>(std::max<int64_t>(1, share)) *
+                     std::max(ranks[rank].work, 1e-3));
     of_share.emplace_back(ranks[rank].compute_ms / hosted.back(), rank);
   }
   if (of_share.empty()) return {};

@@ -18,6 +18,7 @@ struct RankTimes {
   double wait_ms = 0;        // for other ranks: until what they exchange is there and added up
   double memory_bytes = 0;   // as Device::PeakMemoryBytes
   double planned_bytes = 0;  // of a slot, by the rank's plan
+  double work = 1;           // of that of a logical rank, which other ranks may share
 };
 
 // Adds up the steps between two reports.

@@ -86,7 +86,7 @@ absl::Status RestoreTensors(const Checkpoint& checkpoint, Session& session) {
   const size_t sharded = plan.parameters_sharded ? plan.gradients.size() : 0;  // RestoreShare
   for (size_t i = sharded; i < plan.parameters.size(); ++i) {
     const plan::TensorId id = plan.parameters[i];
-    if (plan.tensors[id].shard) continue;
+    if (plan.host.Divides(plan.tensors[id])) continue;
     for (const plan::StoredTensor& stored : plan::Stored(plan.tensors[id])) {
       TY_RETURN_IF_ERROR(source.ReadParameter(stored, session, id));
     }
@@ -98,7 +98,7 @@ absl::Status RestoreTensors(const Checkpoint& checkpoint, Session& session) {
   for (size_t kind = 0; kind < plan.optimizer_state.size(); ++kind) {
     for (size_t i = 0; i < plan.parameters.size(); ++i) {
       const plan::TensorId state = plan.optimizer_state[kind][i];
-      if (state == plan::kNone || plan.tensors[plan.parameters[i]].shard) continue;
+      if (state == plan::kNone || plan.host.Divides(plan.tensors[plan.parameters[i]])) continue;
       TY_RETURN_IF_ERROR(ReadTensor(checkpoint.optimizer, OptimizerPrefix(plan, kind),
                                     plan.tensors[plan.parameters[i]], session, state));
     }
@@ -107,7 +107,7 @@ absl::Status RestoreTensors(const Checkpoint& checkpoint, Session& session) {
   }
   if (plan.sharded) TY_RETURN_IF_ERROR(RestoreShare(checkpoint, session));
   for (size_t i = 0; i < plan.averages.size(); ++i) {
-    if (plan.tensors[plan.parameters[i]].shard) continue;
+    if (plan.host.Divides(plan.tensors[plan.parameters[i]])) continue;
     for (const plan::StoredTensor& stored : plan::Stored(plan.tensors[plan.parameters[i]])) {
       TY_RETURN_IF_ERROR(source.ReadAverage(stored, session, plan.averages[i]));
     }

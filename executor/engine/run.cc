@@ -23,6 +23,7 @@
 #include "executor/engine/steps.h"
 #include "executor/engine/trainer.h"
 #include "executor/plan/build.h"
+#include "executor/plan/spec/mesh.h"
 #include "executor/plan/spec/spec.h"
 #include "storage/base/status.h"
 #include "storage/objects/object_store.h"
@@ -77,12 +78,13 @@ int64_t LoaderThreads(const v1::JobSpec& spec, const data::Dataset& dataset, int
 // Whether so many ranks can train the job.
 absl::Status CheckCanTrain(const Gang& gang, const v1::JobSpec& spec) {
   const int64_t logical_ranks = spec.parallel().logical_ranks();
-  const int sharing = std::max(1, spec.parallel().layout().tensor());
+  const int64_t sharing = plan::RanksInGroup(spec.parallel());
   if (gang.size() % sharing != 0) {
-    return WithSpecFault(absl::InvalidArgumentError(absl::StrCat(
-        "spec.parallel.layout.tensor: ", sharing, " ranks share the shards of a logical rank, and ",
-        gang.size(), gang.size() == 1 ? " rank is" : " ranks are",
-        " no multiple of it; run a multiple, or leave it out")));
+    const char* const at = spec.parallel().layout().pipeline() > 1 ? "" : ".tensor";
+    return WithSpecFault(absl::InvalidArgumentError(
+        absl::StrCat("spec.parallel.layout", at, ": ", sharing, " ranks share a logical rank, and ",
+                     gang.size(), gang.size() == 1 ? " rank is" : " ranks are",
+                     " no multiple of it; run a multiple, or leave it out")));
   }
   if (gang.size() / sharing > logical_ranks) {
     return WithSpecFault(absl::InvalidArgumentError(
@@ -100,7 +102,8 @@ absl::Status CheckSameStart(const Gang& gang, const v1::JobSpec& spec, const dat
   const std::string shard = v1::Parallel::Shard_Name(spec.parallel().shard());
   TY_RETURN_IF_ERROR(gang.CheckSame(
       "the spec",
-      absl::StrCat(SpecDigest(spec), " ", shard, " ", spec.parallel().layout().tensor()),
+      absl::StrCat(SpecDigest(spec), " ", shard, " ", spec.parallel().layout().tensor(), " ",
+                   spec.parallel().layout().pipeline()),
       Fault::kInternal));
   TY_RETURN_IF_ERROR(gang.CheckSame(
       "the data",
@@ -125,7 +128,12 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> LinkGpus(kernels::Device& devi
                                                            const Gang& gang, const plan::Plan& plan,
                                                            const v1::Parallel& parallel) {
   if (gang.alone() || !device.IsGpu()) return nullptr;
-  if (plan.parameters_sharded) {  // planned for a CPU, perhaps
+  if (plan.host.ranks > 1) {  // planned for a CPU, perhaps
+    return WithSpecFault(absl::UnimplementedError(
+        "spec.parallel.layout: ranks that share a logical rank are not built yet for GPUs; run it "
+        "on CPUs"));
+  }
+  if (plan.parameters_sharded) {
     return WithSpecFault(
         absl::UnimplementedError("spec.parallel.shard: PARAMETERS is not built yet for GPUs; run "
                                  "it on CPUs, or use shard GRADIENTS"));

@@ -98,9 +98,10 @@ absl::Status CheckIsPlanned(const kernels::Device& device, const plan::Plan& pla
 
 }  // namespace
 
-absl::StatusOr<kernels::Kernels> Session::Prepare(const std::vector<plan::Op>& ops,
-                                                  int64_t partial) {
-  TY_ASSIGN_OR_RETURN(kernels::Kernels program, Lower(device_, plan_, arena_, ops, partial));
+absl::StatusOr<kernels::Kernels> Session::Prepare(const std::vector<plan::Op>& ops, int64_t partial,
+                                                  int64_t flight) {
+  TY_ASSIGN_OR_RETURN(kernels::Kernels program,
+                      Lower(device_, plan_, arena_, ops, partial, flight));
   size_t needed = 0;
   for (const kernels::Kernel& kernel : program) needed = std::max(needed, kernel.scratch_bytes);
   TY_RETURN_IF_ERROR(CheckIsPlanned(device_, plan_, needed));
@@ -143,11 +144,12 @@ absl::Status Session::Run(Program& program) {
   return absl::OkStatus();
 }
 
-char* Session::At(plan::TensorId id, size_t offset, size_t bytes, int64_t partial) const {
+char* Session::At(plan::TensorId id, size_t offset, size_t bytes, int64_t partial,
+                  int64_t flight) const {
   const plan::Tensor& tensor = plan_.tensors[id];
   TY_CHECK(static_cast<int64_t>(offset + bytes) <= tensor.bytes(), tensor.name, ": ", offset, " + ",
            bytes, " of ", tensor.bytes(), " bytes");
-  return arena_ + plan_.offset(id, partial) + offset;
+  return arena_ + plan_.offset(id, partial, flight) + offset;
 }
 
 void Session::Write(plan::TensorId id, const void* from, size_t bytes, size_t offset) {
@@ -160,7 +162,7 @@ void Session::Upload(const MicroBatch& batch) {
   const auto add = [&](plan::TensorId id, const void* from) {
     if (id == plan::kNone) return;
     const auto bytes = static_cast<size_t>(plan_.tensors[id].bytes());
-    pieces[n++] = {.to = At(id, 0, bytes), .from = from, .bytes = bytes};
+    pieces[n++] = {.to = At(id, 0, bytes, 0, batch.flight), .from = from, .bytes = bytes};
   };
   add(batch.state, batch.of_state);
   add(batch.input, batch.inputs);

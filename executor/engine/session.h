@@ -74,8 +74,10 @@ class Session {
   absl::Status DrawNormal(plan::TensorId id, uint64_t seed, uint64_t stream, double std);
 
   // Prepares `ops` and makes sure that there is scratch enough for them. Waits for the stream. What
-  // they do to partial sum 0 (plan::Plan::partial_sums) they then do to number `partial`.
-  absl::StatusOr<kernels::Kernels> Prepare(const std::vector<plan::Op>& ops, int64_t partial = 0);
+  // they do to partial sum 0 (plan::Plan::partial_sums) they then do to number `partial`, and what
+  // they do to the first micro-batch in flight to number `flight`.
+  absl::StatusOr<kernels::Kernels> Prepare(const std::vector<plan::Op>& ops, int64_t partial = 0,
+                                           int64_t flight = 0);
 
   // Lets the kernels that have a choice make it by measuring (kernels::Kernel::tune); the arena's
   // content is lost.
@@ -115,6 +117,7 @@ class Session {
     plan::TensorId state = plan::kNone, input = plan::kNone, ids = plan::kNone,
                    target = plan::kNone;
     const void *of_state = nullptr, *inputs = nullptr, *targets = nullptr;
+    int64_t flight = 0;  // which of those in flight it is
   };
   // Puts it in place for what is launched from now on; see UploadQueue.
   void Upload(const MicroBatch& batch);
@@ -135,7 +138,8 @@ class Session {
  private:
   Session(kernels::Device& device, const plan::Plan& plan, char* arena,
           std::unique_ptr<UploadQueue> uploads);
-  char* At(plan::TensorId id, size_t offset, size_t bytes, int64_t partial = 0) const;
+  char* At(plan::TensorId id, size_t offset, size_t bytes, int64_t partial = 0,
+           int64_t flight = 0) const;
 
   kernels::Device& device_;
   const plan::Plan& plan_;

@@ -21,26 +21,54 @@ ShardsAcrossRanks::ShardsAcrossRanks(Session& session, const Gang& group, InOrde
 
 kernels::Kernels ShardsAcrossRanks::WithExchanges(kernels::Kernels kernels,
                                                   const std::vector<plan::ShardExchange>& exchanges,
-                                                  int64_t partial) {
-  for (const plan::ShardExchange& exchange : exchanges) {
-    kernels::Kernel& kernel = kernels[exchange.before_op];
-    const auto rounds = std::make_shared<const Rounds>(RoundsOf(exchange, partial));
-    kernel.launch = [this, rounds, launch = std::move(kernel.launch)](kernels::Stream& stream) {
+                                                  int64_t partial, int64_t flight) {
+  const auto rounds_of = [&](const plan::ShardExchange& exchange) {
+    return std::make_shared<const Rounds>(RoundsOf(exchange, partial, flight));
+  };
+  const auto end = static_cast<int64_t>(kernels.size());
+  // The last first: of several before one op the first goes before the others, which it wraps.
+  for (auto exchange = exchanges.rbegin(); exchange != exchanges.rend(); ++exchange) {
+    if (exchange->before_op == end) continue;
+    kernels::Kernel& kernel = kernels[exchange->before_op];
+    kernel.launch = [this, rounds = rounds_of(*exchange),
+                     launch = std::move(kernel.launch)](kernels::Stream& stream) {
       Exchange(*rounds);
       launch(stream);
+    };
+  }
+  for (const plan::ShardExchange& exchange : exchanges) {
+    if (exchange.before_op != end) continue;
+    kernels::Kernel& kernel = kernels.back();
+    kernel.launch = [this, rounds = rounds_of(exchange),
+                     launch = std::move(kernel.launch)](kernels::Stream& stream) {
+      launch(stream);
+      Exchange(*rounds);
     };
   }
   return kernels;
 }
 
+absl::Span<char> ShardsAcrossRanks::Place(plan::TensorId id, int64_t partial,
+                                          int64_t flight) const {
+  const plan::Plan& plan = session_.plan();
+  return session_.InMemory(
+      {.offset = plan.offset(id, partial, flight), .bytes = plan.tensors[id].bytes()});
+}
+
+void ShardsAcrossRanks::Send(int apart, plan::TensorId id, int64_t flight) {
+  Exchange({{{.peer = group_.rank() + apart, .send = Place(id, 0, flight)}}});
+}
+
+void ShardsAcrossRanks::Receive(int apart, plan::TensorId id, int64_t flight) {
+  Exchange({{{.peer = group_.rank() + apart, .receive = Place(id, 0, flight)}}});
+}
+
 ShardsAcrossRanks::Rounds ShardsAcrossRanks::RoundsOf(const plan::ShardExchange& exchange,
-                                                      int64_t partial) const {
+                                                      int64_t partial, int64_t flight) const {
   const plan::Plan& plan = session_.plan();
   std::vector<std::vector<absl::Span<char>>> parts(group_.size());  // by the rank that makes them
   for (const plan::TensorId id : exchange.tensors) {
-    const plan::Tensor& tensor = plan.tensors[id];
-    parts[tensor.made_by].push_back(
-        session_.InMemory({.offset = plan.offset(id, partial), .bytes = tensor.bytes()}));
+    parts[plan.tensors[id].made_by].push_back(Place(id, partial, flight));
   }
   size_t most = 0;
   for (const auto& of_rank : parts) most = std::max(most, of_rank.size());

@@ -1,6 +1,6 @@
 #pragma once
 
-// What the ranks that share the shards of a logical rank exchange while they compute.
+// What the ranks that share a logical rank exchange while they compute.
 
 #include <cstdint>
 #include <functional>
@@ -29,11 +29,16 @@ class ShardsAcrossRanks {
   ShardsAcrossRanks(const ShardsAcrossRanks&) = delete;
   ShardsAcrossRanks& operator=(const ShardsAcrossRanks&) = delete;
 
-  // `kernels`, those of the ops of one list of the plan, bound to partial sum `partial`, which make
-  // `exchanges` before the ops that need them.
+  // `kernels`, those of the ops of one list of the plan, bound to partial sum `partial` and number
+  // `flight` of the micro-batches in flight, which make `exchanges` before the ops that need them.
   kernels::Kernels WithExchanges(kernels::Kernels kernels,
                                  const std::vector<plan::ShardExchange>& exchanges,
-                                 int64_t partial = 0);
+                                 int64_t partial = 0, int64_t flight = 0);
+
+  // What goes to, or comes from, the rank `apart` places behind this one: a tensor of number
+  // `flight` of the micro-batches in flight. The other makes the opposite call.
+  void Send(int apart, plan::TensorId id, int64_t flight);
+  void Receive(int apart, plan::TensorId id, int64_t flight);
 
   // A step begins: its exchanges do not wait for ever for a rank that hangs.
   void BeginStep();
@@ -49,7 +54,8 @@ class ShardsAcrossRanks {
  private:
   // The parts of an exchange by round: in each, one of every rank that has as many.
   using Rounds = std::vector<std::vector<Transfer>>;
-  Rounds RoundsOf(const plan::ShardExchange& exchange, int64_t partial) const;
+  Rounds RoundsOf(const plan::ShardExchange& exchange, int64_t partial, int64_t flight) const;
+  absl::Span<char> Place(plan::TensorId id, int64_t partial, int64_t flight) const;
   void Exchange(const Rounds& rounds);
   absl::Status ExchangeRounds(const Rounds& rounds);
 

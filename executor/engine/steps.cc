@@ -9,6 +9,7 @@
 #include "executor/engine/fault.h"
 #include "executor/engine/policies.h"
 #include "executor/engine/step_parts.h"
+#include "executor/plan/cost/cost.h"
 #include "executor/plan/spec/learning_rate.h"
 #include "storage/base/status.h"
 
@@ -188,6 +189,7 @@ absl::StatusOr<std::map<std::string, double>> Steps::ReportRanks() {
   RankTimes mine = times_.Take();
   mine.memory_bytes = static_cast<double>(p_.device.PeakMemoryBytes());
   mine.planned_bytes = static_cast<double>(p_.plan.summary.bytes_per_slot());
+  mine.work = plan::OwnShare(p_.plan);
   std::vector<RankTimes> all(p_.gang.leads() ? p_.gang.size() : 0);
   TY_RETURN_IF_ERROR(
       p_.gang.ToLeader(Sent(absl::MakeSpan(&mine, 1)), Received(absl::MakeSpan(all))));

@@ -12,9 +12,7 @@
 #include "executor/engine/fault.h"
 #include "executor/engine/initialize.h"
 #include "executor/engine/load_weights.h"
-#include "executor/engine/non_finite.h"
 #include "executor/engine/restore_tensors.h"
-#include "executor/plan/passes/shard_parameters.h"
 #include "executor/plan/spec/learning_rate.h"
 #include "storage/base/status.h"
 
@@ -111,11 +109,15 @@ absl::Status Trainer::Prepare() {
   TY_ASSIGN_OR_RETURN(end_, session_.Prepare(plan.end));
   TY_ASSIGN_OR_RETURN(gathered_, session_.Prepare(plan.gathered));
   TY_ASSIGN_OR_RETURN(move_buffers_, session_.Prepare(plan.move_buffers));
+  if (plan.host.stages > 1) {
+    TY_ASSIGN_OR_RETURN(stage_, Stage::Create(session_, *shards_, micro_, parts_));
+  }
   session_.Tune(begin_);
   for (const kernels::Kernels& micro : micro_) session_.Tune(micro);
   session_.Tune(norm_);
   session_.Tune(end_);
   for (const StepPart& part : parts_) {
+    if (stage_) break;  // which has its own
     Program& program = programs_[part];
     if (program.empty()) program = MakeProgram(part);
   }
@@ -182,7 +184,7 @@ absl::Status Trainer::Restore(const Checkpoint& checkpoint) {
   return absl::OkStatus();
 }
 
-absl::Status Trainer::Load(const BatchSource& next, int64_t step, int64_t i) {
+absl::Status Trainer::Load(const BatchSource& next, int64_t step, int64_t i, int64_t flight) {
   const plan::Plan& plan = session_.plan();
   TY_RETURN_IF_ERROR(session_.WaitForRoom());
   const absl::StatusOr<data::Loader::Batch> loaded = next();
@@ -204,7 +206,8 @@ absl::Status Trainer::Load(const BatchSource& next, int64_t step, int64_t i) {
                    .target = plan.target,
                    .of_state = kept,
                    .inputs = batch.inputs,
-                   .targets = batch.targets});
+                   .targets = batch.targets,
+                   .flight = flight});
   return absl::OkStatus();
 }
 
@@ -261,6 +264,10 @@ absl::Status Trainer::EnqueueTo(int64_t end, const BatchSource& next) {
   const plan::Plan& plan = session_.plan();
   if (shards_ && next_micro_batch_ == 0) shards_->BeginStep();
   if (next_micro_batch_ < end) TY_RETURN_IF_ERROR(GatherParameters());
+  if (stage_) {
+    TY_RETURN_IF_ERROR(RunStage(next));
+    next_micro_batch_ = end;
+  }
   for (; next_micro_batch_ < end; ++next_micro_batch_) {
     TY_RETURN_IF_ERROR(Load(next, enqueued_, next_micro_batch_));
     const absl::Status ran = session_.Run(programs_.at(parts_[next_micro_batch_]));
@@ -272,7 +279,7 @@ absl::Status Trainer::EnqueueTo(int64_t end, const BatchSource& next) {
                   plan.pending_region.bytes);
   }
   if (next_micro_batch_ < micro_batches()) return absl::OkStatus();
-  if (across_) TY_RETURN_IF_ERROR(EndOfGang());
+  if (across_ || stage_) TY_RETURN_IF_ERROR(EndOfGang());
   if (shards_) {
     shards_->EndStep();
     TY_RETURN_IF_ERROR(shards_->status());
@@ -312,8 +319,32 @@ absl::Status Trainer::AwaitParameters() {
   return absl::OkStatus();
 }
 
+absl::Status Trainer::RunStage(const BatchSource& next) {
+  const auto launch_folds = [this](int64_t i) {
+    for (int64_t fold = 0; fold < parts_[i].folds; ++fold) {
+      session_.Launch(folds_[parts_[i].partial - 1 - fold]);
+    }
+  };
+  return stage_->Run(
+      {.load = [&](int64_t i, int64_t flight) { return Load(next, enqueued_, i, flight); },
+       .resume =
+           [this](int64_t i) {
+             const char* const states = FlightOf(enqueued_).states.get();
+             constexpr size_t kBytes = sizeof(kernels::StepState);
+             session_.Write(session_.plan().state, states + i * kBytes, kBytes);
+           },
+       .before_sums =
+           [this](int64_t i) {
+             if (parts_[i].begins_logical_rank) session_.Launch(zero_[parts_[i].partial]);
+           },
+       .after_sums = launch_folds});
+}
+
 absl::Status Trainer::EndOfGang() {
-  TY_RETURN_IF_ERROR(Await([&] { return across_->AwaitSums(); }));
+  // A stage starts no exchange of gradients while its passes go on, which exchange themselves.
+  if (across_) {
+    TY_RETURN_IF_ERROR(Await([&] { return stage_ ? across_->AddSums() : across_->AwaitSums(); }));
+  }
   if (!session_.plan().sharded) return session_.Run(end_of_gang_);
   session_.Launch(clear_padding_);
   TY_RETURN_IF_ERROR(Await([&] { return across_->CompleteLeaves(); }));
@@ -371,77 +402,6 @@ absl::StatusOr<StepResult> Trainer::Finish() {
     ClearRejectedStep();
   }
   return result;
-}
-
-absl::StatusOr<std::string> Trainer::FindNonFinite(const BatchSource& next) {
-  TY_CHECK(!busy(), "steps are on their way");
-  if (shards_) shards_->BeginStep();
-  const absl::StatusOr<std::string> found = Search(next);
-  if (shards_) shards_->EndStep();
-  TY_RETURN_IF_ERROR(session_.Synchronize());  // the caller may free the data now
-  return found;
-}
-
-absl::StatusOr<std::string> Trainer::Search(const BatchSource& next) {
-  const plan::Plan& plan = session_.plan();
-  NonFiniteSearch search(session_);
-  const std::string before =
-      absl::StrCat("as the update of step ", steps_done_, " left it, parameter");
-  size_t gathered = 0;  // parameters that were looked at while their bucket was gathered
-  for (size_t bucket = 0; plan.parameters_sharded && bucket < plan.buckets.size(); ++bucket) {
-    TY_RETURN_IF_ERROR(across_->GatherBucket(bucket));
-    for (const plan::TensorId id : plan::GatheredWith(plan, bucket)) {
-      TY_RETURN_IF_ERROR(search.Look(id, before));
-      ++gathered;
-    }
-  }
-  for (size_t i = gathered; i < plan.parameters.size(); ++i) {
-    TY_RETURN_IF_ERROR(search.Look(plan.parameters[i], before));
-  }
-  // Each micro-batch writes only its own rows: the others may still hold the value for which the
-  // step failed.
-  if (plan.row_gradient != plan::kNone) {
-    TY_RETURN_IF_ERROR(session_.Zero({.offset = plan.offsets[plan.row_gradient],
-                                      .bytes = plan.tensors[plan.row_gradient].bytes()}));
-  }
-  TY_RETURN_IF_ERROR(search.Run(plan.begin, begin_, "begin of the step"));
-  for (int64_t i = 0; i < micro_batches(); ++i) TY_RETURN_IF_ERROR(SearchPart(i, next, search));
-  if (shards_) TY_RETURN_IF_ERROR(shards_->status());
-  // A value that one rank has found is in the sum of all.
-  if (across_ && plan.gradients_sharded) TY_RETURN_IF_ERROR(across_->AddSums());
-  TY_ASSIGN_OR_RETURN(const bool found, groups_.all().Any(!search.found().empty()));
-  if (!found) {
-    if (across_ && !plan.gradients_sharded) TY_RETURN_IF_ERROR(across_->AddSums());
-    if (plan.sharded) {
-      session_.Launch(clear_padding_);
-      TY_RETURN_IF_ERROR(across_->CompleteLeaves());
-      session_.Launch(norm_leaves_);
-      TY_RETURN_IF_ERROR(across_->ShareLeaves());
-    }
-    TY_RETURN_IF_ERROR(search.Run(plan.norm, norm_, "norm of the gradient"));
-  }
-  ClearRejectedStep();  // the search may have computed the norm, which stops all later steps
-  return search.found();
-}
-
-absl::Status Trainer::SearchPart(int64_t i, const BatchSource& next, NonFiniteSearch& search) {
-  const plan::Plan& plan = session_.plan();
-  const StepPart& part = parts_[i];
-  const std::string where = absl::StrCat("micro-batch ", micro_batches_[i] + 1, " of ",
-                                         plan.logical_ranks * plan.micro_batches);
-  TY_RETURN_IF_ERROR(Load(next, steps_done_, i));
-  TY_RETURN_IF_ERROR(search.Look(plan.input, absl::StrCat("the data of ", where, ":")));
-  if (part.begins_logical_rank) session_.Launch(zero_[part.partial]);
-  // Where gradients are handed out at once they are gone once this micro-batch is over.
-  kernels::Kernels micro = micro_[part.partial];
-  if (plan.gradients_sharded) micro = across_->WithExchanges(micro, part);
-  TY_RETURN_IF_ERROR(search.Run(plan.micro, micro, where, part.partial));
-  for (size_t k = plan.micro.size(); k < micro.size(); ++k) session_.Launch(micro[k]);
-  for (int64_t fold = 0; fold < part.folds; ++fold) {
-    const int64_t to = part.partial - 1 - fold;
-    TY_RETURN_IF_ERROR(search.Run(plan.folds[to], folds_[to], "sums of logical ranks"));
-  }
-  return absl::OkStatus();
 }
 
 absl::Status Trainer::CopyTo(Snapshot& snapshot, Snapshot::ReadState state) {

@@ -27,6 +27,7 @@
 #include "executor/engine/session.h"
 #include "executor/engine/sharded_state.h"
 #include "executor/engine/shards_across_ranks.h"
+#include "executor/engine/stage.h"
 #include "executor/engine/step_parts.h"
 #include "kernels/step_state.h"
 #include "trainyard/v1/spec.pb.h"
@@ -171,8 +172,10 @@ class Trainer {
   // Waits for the device and forgets the steps in flight.
   absl::Status Drain();
   absl::StatusOr<std::string> Search(const BatchSource& next);
-  // Uploads the next micro-batch, number `i` of step `step`.
-  absl::Status Load(const BatchSource& next, int64_t step, int64_t i);
+  // Uploads the next micro-batch, number `i` of step `step`, as number `flight` of those in flight.
+  absl::Status Load(const BatchSource& next, int64_t step, int64_t i, int64_t flight = 0);
+  // Of a stage of a pipeline: all of a step up to its update.
+  absl::Status RunStage(const BatchSource& next);
   StepResult ReadResult(const InFlight& flight) const;
   // Read what is sharded, or hosted, from the ranks that have it.
   Snapshot::ReadState StateOfRanks();
@@ -194,7 +197,8 @@ class Trainer {
   std::vector<int64_t> micro_batches_;       // their numbers among those of all logical ranks
   std::vector<int64_t> places_of_moments_;   // by such a number
   std::unique_ptr<AcrossRanks> across_;      // of a gang that shares out logical ranks
-  std::optional<ShardsAcrossRanks> shards_;  // of a gang that shares the shards of logical ranks
+  std::optional<ShardsAcrossRanks> shards_;  // of a gang of which several ranks share each of these
+  std::unique_ptr<Stage> stage_;             // of a pipeline
   std::optional<HostedState> hosted_;        // likewise
   std::optional<ShardedState> shares_;       // of a gang whose optimizer state is sharded
   kernels::Kernels copy_, begin_, clear_padding_, norm_leaves_, norm_, end_, gathered_,

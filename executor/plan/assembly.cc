@@ -10,6 +10,7 @@
 #include "executor/plan/families/families.h"
 #include "executor/plan/graph/fold_tree.h"
 #include "executor/plan/graph/graph_builder.h"
+#include "executor/plan/graph/pipeline.h"
 #include "executor/plan/graph/shard_builder.h"
 #include "executor/plan/loss.h"
 #include "executor/plan/memory/memory.h"
@@ -29,6 +30,7 @@
 #include "executor/plan/passes/shard_optimizer.h"
 #include "executor/plan/passes/shard_parameters.h"
 #include "executor/plan/passes/share_gradients.h"
+#include "executor/plan/passes/stages.h"
 #include "executor/plan/passes/weight_copies.h"
 #include "executor/plan/spec/checks.h"
 #include "executor/plan/spec/mesh.h"
@@ -59,7 +61,8 @@ class Assembly {
   Assembly(const v1::JobSpec& spec, const DataFacts& facts, int64_t rank = 0)
       : spec_(spec), facts_(facts), mesh_(MeshOf(spec)), type_(TypeOf(spec.precision().compute())) {
     plan_.rank = mesh_.group_of(rank);
-    plan_.host = {.rank = mesh_.place_in_group(rank), .ranks = mesh_.tensor};
+    plan_.host = {
+        .rank = mesh_.place_in_group(rank), .ranks = mesh_.in_group(), .stages = mesh_.pipeline};
     plan_.logical_ranks = std::max(1, spec.parallel().logical_ranks());
     plan_.state = Scalar("step_state", ElementType::kU8, kStepStateBytes);
   }
@@ -78,7 +81,8 @@ class Assembly {
     norm_sum_ = Scalar("norm_sum", ElementType::kF64, 1);
     plan_.grad_scale = Scalar("grad_scale", ElementType::kF32, 1);
 
-    GraphBuilder builder(graph_, plan_.micro_batch, /*training=*/true, plan_.state, tensor());
+    GraphBuilder builder(graph_, plan_.micro_batch, /*training=*/true, plan_.state, tensor(),
+                         uses_apart());
     TY_ASSIGN_OR_RETURN(Forward forward, BuildForward(spec_, facts_, builder));
     Adaptation adaptation;
     if (spec_.fine_tune().has_lora()) {
@@ -101,10 +105,11 @@ class Assembly {
     const LogitGradients dlogits = AddLogitGradients(forward, rows, builder, graph_);
     TY_RETURN_IF_ERROR(builder.status());
 
+    TY_RETURN_IF_ERROR(AssignStages(mesh_.pipeline, copies_, graph_));
     TY_RETURN_IF_ERROR(OrderTrained(forward, rules));
     AddGradientTensors();
     AddOptimizerState();
-    AddLossAndBackward(dlogits, TrainingLoss(forward, rows, builder, losses, dlogits));
+    AddLossAndBackward(dlogits, TrainingLossOf(spec_, plan_, forward, losses, dlogits, builder));
     plan_.micro = std::move(graph_.ops);
     graph_.ops.clear();
     return absl::OkStatus();
@@ -112,7 +117,7 @@ class Assembly {
 
   absl::Status AddEvaluation(int64_t batch) {
     plan_.evaluation_batch = batch;
-    GraphBuilder builder(graph_, batch, /*training=*/false, plan_.state, tensor());
+    GraphBuilder builder(graph_, batch, /*training=*/false, plan_.state, tensor(), uses_apart());
     TY_ASSIGN_OR_RETURN(Forward forward, BuildForward(spec_, facts_, builder));
     ApplyAdapters(plan_.adapters, /*dropout=*/0, builder, graph_);
     SetPrecision(ElementType::kF32, forward);
@@ -134,11 +139,15 @@ class Assembly {
                                          .losses = plan_.eval_losses,
                                          .correct = plan_.eval_correct},
                                         builder);
+    const size_t forward_ops = graph_.ops.size();
     graph_.ops.insert(graph_.ops.end(), loss.begin(), loss.end());
+    evaluate_links_ =
+        HostStage(plan_.host, copies_, {.forward = forward_ops, .loss = loss.size()}, graph_).links;
     JoinCopies(graph_);
     HostShards(plan_.host, {&copies_}, 0, graph_);
     plan_.evaluate = std::move(graph_.ops);
     graph_.ops.clear();
+    if (plan_.host.stages > 1) SendResults();
     return absl::OkStatus();
   }
 
@@ -168,9 +177,14 @@ class Assembly {
       AddFolds(mesh_.data, trained_.dense, plan_);
     }
     PlaceUnread();
+    if (mesh_.pipeline > 1) {
+      plan_.in_flight =
+          MostInFlight(mesh_.pipeline, plan_.host.stage(), most_hosted() * plan_.micro_batches);
+    }
     LayOutSmallest(scalars_, step_copies_, forward_ops_, plan_);
-    plan_.micro_exchanges = ShardExchanges(plan_.tensors, plan_.micro);
-    plan_.evaluate_exchanges = ShardExchanges(plan_.tensors, plan_.evaluate);
+    plan_.micro_exchanges = ShardExchanges(plan_.host, plan_.tensors, plan_.micro);
+    plan_.evaluate_exchanges = ShardExchanges(plan_.host, plan_.tensors, plan_.evaluate);
+    AddStageExchanges(evaluate_links_, {plan_.eval_losses, plan_.eval_correct}, plan_);
     plan_.micro_gathers = Gathers(plan_, plan_.micro);
     plan_.evaluate_gathers = Gathers(plan_, plan_.evaluate);
     Summarize(spec_, facts_, plan_);
@@ -187,40 +201,13 @@ class Assembly {
                                     graph_, copies_);
   }
 
-  // The loss of a micro-batch, and its sums over the step. Each target weighs as if all of the
-  // global batch counted; ClipScale makes up for those that do not.
-  std::vector<Op> TrainingLoss(const Forward& forward, int64_t rows, GraphBuilder& builder,
-                               TensorId losses, const LogitGradients& dlogits) {
-    const int64_t global_rows = spec_.training().batch_size() * forward.rows_per_sample;
-    const TensorId z_losses =
-        plan_.z_loss_sum != kNone ? builder.Activation("z_losses", {rows}) : kNone;
-    std::vector<Op> ops =
-        LossOf(forward,
-               {.rows = rows,
-                .targets = plan_.target,
-                .losses = losses,
-                .z_losses = z_losses,
-                .state = plan_.loss_scaling ? plan_.state : kNone,
-                .gradients = dlogits,
-                .scale = 1.0f / static_cast<float>(global_rows),
-                .smoothing = static_cast<float>(spec_.training().label_smoothing()),
-                .z_loss = static_cast<float>(spec_.training().z_loss())},
-               builder);
-    const auto sum = [&](TensorId x, TensorId into) {
-      ops.push_back(Sum{.x = x, .sum = into, .n = rows, .accumulate = true});
-    };
-    sum(losses, plan_.loss_sum);
-    if (z_losses != kNone) sum(z_losses, plan_.z_loss_sum);
-    ops.push_back(CountTargets{
-        .targets = plan_.target, .count = plan_.target_count, .n = rows, .accumulate = true});
-    return ops;
-  }
-
   // The most logical ranks that one rank hosts.
   int64_t most_hosted() const {
     return HostedBy(plan_.logical_ranks, mesh_.data, mesh_.data - 1).size();
   }
   int64_t tensor() const { return std::max(1, spec_.parallel().tensor()); }
+  // A head and an embedding may be in different stages of a pipeline.
+  bool uses_apart() const { return spec_.parallel().pipeline() > 1; }
 
   TensorId Scalar(const std::string& name, ElementType type, int64_t n,
                   TensorKind kind = TensorKind::kScalar) {
@@ -288,7 +275,7 @@ class Assembly {
     take([&](TensorId id) { return rule_of[id].frozen; });
     KeepHosted();
     PlaceCopies();
-    return absl::OkStatus();
+    return CheckStagesTrain(graph_, plan_);
   }
 
   // The order is that of all, the memory is that of what this rank hosts.
@@ -311,7 +298,7 @@ class Assembly {
   // optimizers that read it.
   void ChooseNarrowGradients(const absl::flat_hash_map<TensorId, ParameterRule>& rule_of) {
     if (type_ != ElementType::kBF16 || plan_.micro_batches * plan_.logical_ranks > 1) return;
-    if (tensor() > 1) return;  // the leaves of the norm are of fp32
+    if (HasNormOfShards(spec_.parallel())) return;  // its leaves are of fp32
     for (const TensorId id : ReadByOneProduct(graph_, copies_)) {
       const ParameterRule& rule = rule_of.at(id);
       const bool read = rule.method == Method::kSgd || rule.method == Method::kAdamW;
@@ -325,9 +312,9 @@ class Assembly {
   }
 
   void PlaceCopies() {
-    // What is gathered for each micro-batch is cast by each.
-    const int64_t readers =
-        ShardsParameters(spec_, mesh_.data) ? 1 : plan_.micro_batches * most_hosted();
+    // What is gathered for each micro-batch is cast by each. A pipeline has several in flight.
+    int64_t readers = ShardsParameters(spec_, mesh_.data) ? 1 : plan_.micro_batches * most_hosted();
+    if (mesh_.pipeline > 1) readers = std::max<int64_t>(readers, 2);
     WeightCopies placed =
         plan::PlaceCopies(spec_, graph_, plan_.parameters, trained_.dense, readers, copies_);
     plan_.copies = std::move(placed.kept);
@@ -390,14 +377,28 @@ class Assembly {
 
   // The loss goes between the passes; the backward pass is derived from the forward ops alone.
   void AddLossAndBackward(const LogitGradients& dlogits, const std::vector<Op>& loss) {
-    forward_ops_ = graph_.ops.size();
-    AppendBackward(graph_, dlogits, gradient_of_, plan_.micro_batches > 1, rows_, tensor());
-    graph_.ops.insert(graph_.ops.begin() + forward_ops_, loss.begin(), loss.end());
-    forward_ops_ -= JoinCopies(graph_);
+    StagedGraph all = {.forward = graph_.ops.size(), .loss = loss.size()};
+    all.gradient_of =
+        AppendBackward(graph_, dlogits, gradient_of_, plan_.micro_batches > 1, rows_, tensor());
+    graph_.ops.insert(graph_.ops.begin() + static_cast<int64_t>(all.forward), loss.begin(),
+                      loss.end());
+    const HostedStage stage = HostStage(plan_.host, copies_, all, graph_);
+    plan_.links = stage.links;
+    forward_ops_ = stage.forward - JoinCopies(graph_);
     const HostedOps hosted =
         HostShards(plan_.host, {&copies_, &gradient_of_}, forward_ops_, graph_);
     forward_ops_ = hosted.first;
-    plan_.flops_elsewhere = hosted.flops_elsewhere;
+    plan_.flops_elsewhere = stage.flops_elsewhere + hosted.flops_elsewhere;
+  }
+
+  // What an evaluation finds in the last stage is for all.
+  void SendResults() {
+    plan_.eval_logits = kNone;
+    for (const TensorId id : {plan_.eval_losses, plan_.eval_correct}) {
+      graph_.tensors[id].kind = TensorKind::kScalar;
+      graph_.tensors[id].made_by = plan_.host.ranks - plan_.host.in_stage();
+      scalars_.push_back(id);
+    }
   }
 
   // Inputs are uploaded, and so have a place, though no op of this rank reads them: lengths of
@@ -458,6 +459,7 @@ class Assembly {
   Plan plan_;
   std::vector<TensorId> scalars_;
   size_t forward_ops_ = 0;  // of plan_.micro
+  StageLinks evaluate_links_;
   TensorId norm_sum_ = kNone;
   CopyOfWeight copies_;                // in `type_`
   std::vector<StepCopy> step_copies_;  // of those, what a step casts for itself
@@ -487,6 +489,7 @@ absl::StatusOr<Plan> AssembleInference(const v1::JobSpec& spec, const DataFacts&
     return absl::InvalidArgumentError(absl::StrCat("batch: ", batch, " is not positive"));
   v1::JobSpec whole = spec;  // a checkpoint holds whole tensors, and nothing is trained
   whole.mutable_parallel()->set_tensor(1);
+  whole.mutable_parallel()->set_pipeline(1);
   whole.mutable_parallel()->clear_layout();
   Assembly assembly(whole, facts);
   TY_RETURN_IF_ERROR(assembly.AddEvaluation(batch));

@@ -10,6 +10,10 @@ absl::StatusOr<Plan> BuildPlan(const v1::JobSpec& spec, const DataFacts& facts, 
   return Assemble(spec, facts, kUnbounded, rank);
 }
 
+absl::StatusOr<Plan> BuildLargestPlan(const v1::JobSpec& spec, const DataFacts& facts) {
+  return LargestOfStages(spec, [&](int64_t rank) { return BuildPlan(spec, facts, rank); });
+}
+
 absl::StatusOr<Plan> BuildInferencePlan(const v1::JobSpec& spec, const DataFacts& facts,
                                         int64_t batch) {
   return AssembleInference(spec, facts, batch);

@@ -21,8 +21,11 @@ namespace trainyard::plan {
 //
 // The plan is that of rank `rank` of spec.resources.max_slots. The summaries of all are equal (what
 // one rank needs to step a tensor of LAMB alone is less than what products of it take on every
-// rank), but where ranks share the shards of a logical rank: of these the first holds most.
+// rank), but where ranks share a logical rank: of those of a stage the first holds most.
 absl::StatusOr<Plan> BuildPlan(const v1::JobSpec& spec, const DataFacts& facts, int64_t rank = 0);
+
+// The plan of the rank that needs most memory.
+absl::StatusOr<Plan> BuildLargestPlan(const v1::JobSpec& spec, const DataFacts& facts);
 
 // Only what evaluates `batch` samples: parameters, buffers, activations and `evaluate`. No
 // gradients, no optimizer; begin, micro and end are empty. For sampling from a checkpoint, whose

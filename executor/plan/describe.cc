@@ -122,6 +122,13 @@ std::string Describe(const Plan& plan) {
   if (s.sent_bytes_per_step() > 0) {
     absl::StrAppendFormat(&text, "sent per step   %s\n", Bytes(s.sent_bytes_per_step()));
   }
+  if (s.bubble_share() > 0) {
+    absl::StrAppendFormat(&text,
+                          "pipeline        stage %d of %d, %d micro-batches in flight, %.0f%% of a "
+                          "step waiting\n",
+                          plan.host.stage() + 1, plan.host.stages, plan.in_flight,
+                          100 * s.bubble_share());
+  }
   for (const v1::PassSummary& pass : s.passes()) absl::StrAppend(&text, Line(pass));
   absl::StrAppend(&text, Kernels(plan, "begin of a step", plan.begin),
                   Kernels(plan, "begin of a logical rank", plan.zero),

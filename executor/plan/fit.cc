@@ -1,6 +1,7 @@
 #include "executor/plan/fit.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -102,6 +103,20 @@ int64_t LargestThatFits(const v1::JobSpec& spec, const std::vector<int64_t>& siz
 
 }  // namespace
 
+absl::StatusOr<Plan> LargestOfStages(const v1::JobSpec& spec,
+                                     absl::FunctionRef<absl::StatusOr<Plan>(int64_t rank)> build) {
+  const Mesh mesh = MeshOf(spec);
+  TY_ASSIGN_OR_RETURN(Plan largest, build(0));
+  int64_t sent = largest.summary.sent_bytes_per_step();
+  for (int64_t stage = 1; stage < mesh.pipeline; ++stage) {
+    TY_ASSIGN_OR_RETURN(Plan plan, build(stage * mesh.tensor));
+    sent = std::max(sent, plan.summary.sent_bytes_per_step());
+    if (plan.summary.bytes_per_slot() > largest.summary.bytes_per_slot()) largest = std::move(plan);
+  }
+  largest.summary.set_sent_bytes_per_step(sent);
+  return largest;
+}
+
 absl::StatusOr<Plan> FitToBudget(const v1::JobSpec& spec, const DataFacts& facts, int64_t rank) {
   const v1::Recompute& recompute = spec.training().recompute();
   if (recompute.has_slot_bytes()) return WithinSlotBytes(spec, facts, rank, recompute.slot_bytes());
@@ -120,15 +135,17 @@ absl::StatusOr<Plan> FitToBudget(const v1::JobSpec& spec, const DataFacts& facts
 
 std::string WhatFits(const v1::JobSpec& spec, const DataFacts& facts, int64_t slot_bytes) {
   const v1::JobSpec kept = Keeping(spec);
-  const auto keep = [&](const v1::JobSpec& s) { return Assemble(s, facts); };
+  const auto keep = [&](const v1::JobSpec& s) {
+    return LargestOfStages(s, [&](int64_t rank) { return Assemble(s, facts, kUnbounded, rank); });
+  };
   const auto recompute = [&](const v1::JobSpec& s) { return Assemble(s, facts, kLeast); };
   const std::string ask = absl::StrCat("training.recompute.slot_bytes to ", slot_bytes);
   const std::vector<int64_t> sizes = SmallerMicroBatches(spec);
   const int64_t smaller = LargestThatFits(kept, sizes, slot_bytes, keep);
-  if (spec.parallel().layout().tensor() > 1) {  // nothing is recomputed
+  if (RanksInGroup(spec.parallel()) > 1) {  // nothing is recomputed
     if (smaller > 0) return absl::StrCat("set training.micro_batch_size to ", smaller);
     return "no size of micro-batch would fit; a smaller model, or more ranks that share its shards "
-           "(parallel.layout.tensor), may";
+           "or layers (parallel.layout), may";
   }
   if (Fits(recompute(kept), slot_bytes)) {
     return absl::StrCat(

@@ -5,11 +5,17 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "executor/plan/graph/plan.h"
 #include "executor/plan/spec/facts.h"
 
 namespace trainyard::plan {
+
+// Of the plans that `build` makes for a rank of each stage, the one that needs most memory; it says
+// what the rank sends that sends most.
+absl::StatusOr<Plan> LargestOfStages(const v1::JobSpec& spec,
+                                     absl::FunctionRef<absl::StatusOr<Plan>(int64_t rank)> build);
 
 // The plan that spec.training.recompute asks for; kInvalidArgument when its budget cannot be held,
 // with the least that can.

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "executor/plan/build.h"
+#include "executor/plan/cost/cost.h"
 #include "executor/plan/cost/gang_traffic.h"
 #include "executor/plan/spec/checks.h"
 #include "executor/plan/spec/mesh.h"
@@ -32,21 +33,19 @@ int64_t MostHosted(int64_t logical_ranks, int64_t slots) {
 v1::JobSpec On(v1::JobSpec spec, const JobLayout& layout) {
   spec.mutable_resources()->set_min_slots(layout.slots);
   spec.mutable_resources()->set_max_slots(layout.slots);
-  spec.mutable_parallel()->clear_layout();
-  if (layout.tensor > 1) spec.mutable_parallel()->mutable_layout()->set_tensor(layout.tensor);
+  v1::Layout& ranks = *spec.mutable_parallel()->mutable_layout();
+  ranks.set_tensor(layout.tensor);  // ResolveSpec leaves out what is 1
   return spec;
+}
+
+// Stages of a pipeline, which stay what the job says.
+int32_t StagesOf(const v1::JobSpec& spec) {
+  return std::max(1, spec.parallel().layout().pipeline());
 }
 
 absl::StatusOr<Plan> ResolveAndBuild(const v1::JobSpec& spec, const DataFacts& facts) {
   TY_ASSIGN_OR_RETURN(const v1::JobSpec resolved, ResolveSpec(spec));
-  return BuildPlan(resolved, facts);
-}
-
-// Of the work of a logical rank that this plan's rank does: all, but where others share its shards.
-double OwnShare(const Plan& plan) {
-  const double all =
-      plan.summary.flops_per_step() / static_cast<double>(plan.logical_ranks * plan.micro_batches);
-  return all > 0 ? 1 - plan.flops_elsewhere / all : 1;
+  return BuildLargestPlan(resolved, facts);
 }
 
 // What ranks exchange that share shards, they wait for. Every rank computes, while the buckets that
@@ -62,8 +61,9 @@ double StepSeconds(const Plan& plan, int64_t hosted, const Rates& rates) {
   const auto seconds = [&](int64_t bytes) {
     return bytes == 0 ? 0 : static_cast<double>(bytes) / rates.bytes_per_second;
   };
-  const double compute =
-      work * static_cast<double>(hosted) / rates.flops_per_second + seconds(sent.of_shards);
+  const double compute = work * static_cast<double>(hosted) / rates.flops_per_second /
+                             (1 - plan.summary.bubble_share()) +
+                         seconds(sent.of_shards);
   if (plan.buckets.empty()) return compute;
   // What is seen of buckets that travel during a pass: the last of the backward pass and the first
   // of the forward pass, and what takes longer than that pass. Of every pass, where each logical
@@ -74,8 +74,12 @@ double StepSeconds(const Plan& plan, int64_t hosted, const Rates& rates) {
     const double one_bucket = one / static_cast<double>(plan.buckets.size());
     return static_cast<double>(passes) * std::max(one_bucket, one - pass * micro_batch);
   };
-  return compute + seen(sent.in_backward, kBackwardShare, plan.gradients_sharded) +
-         seconds(sent.after) + seen(sent.in_forward, 1 - kBackwardShare, plan.parameters_sharded);
+  // A stage hands its gradients out once its passes are over.
+  const double gradients = plan.host.stages > 1
+                               ? seconds(sent.in_backward)
+                               : seen(sent.in_backward, kBackwardShare, plan.gradients_sharded);
+  return compute + gradients + seconds(sent.after) +
+         seen(sent.in_forward, 1 - kBackwardShare, plan.parameters_sharded);
 }
 
 }  // namespace
@@ -102,7 +106,8 @@ std::vector<int32_t> TensorsWorthHaving(const v1::JobSpec& spec) {
     tensors.insert(std::upper_bound(tensors.begin(), tensors.end(), own), own);
   }
   std::erase_if(tensors, [&](int32_t tensor) {
-    return tensor != own && !ResolveSpec(On(spec, {.slots = tensor, .tensor = tensor})).ok();
+    const JobLayout one_group = {.slots = tensor * StagesOf(spec), .tensor = tensor};
+    return tensor != own && !ResolveSpec(On(spec, one_group)).ok();
   });
   return tensors;
 }
@@ -112,7 +117,8 @@ std::vector<JobLayout> LayoutsOn(const v1::JobSpec& spec, const std::vector<int3
   const int64_t logical = std::max(1, spec.parallel().logical_ranks());
   std::vector<JobLayout> layouts;
   for (const int32_t tensor : tensors) {
-    if (slots % tensor == 0 && slots / tensor <= logical) layouts.push_back({slots, tensor});
+    const int32_t in_group = tensor * StagesOf(spec);
+    if (slots % in_group == 0 && slots / in_group <= logical) layouts.push_back({slots, tensor});
   }
   if (layouts.empty()) layouts.push_back({slots, tensors.front()});
   return layouts;
@@ -124,8 +130,9 @@ std::vector<JobLayout> LayoutsWorthHaving(const v1::JobSpec& spec,
   const int64_t logical = std::max(1, spec.parallel().logical_ranks());
   std::set<int32_t> numbers;
   for (const int32_t tensor : tensors) {
-    for (const int32_t groups : SlotsWorthHaving(logical, most / tensor, count)) {
-      numbers.insert(groups * tensor);
+    const int32_t in_group = tensor * StagesOf(spec);
+    for (const int32_t groups : SlotsWorthHaving(logical, most / in_group, count)) {
+      numbers.insert(groups * in_group);
     }
   }
   const std::vector<int32_t> all(numbers.begin(), numbers.end());
@@ -162,6 +169,7 @@ absl::StatusOr<v1::LayoutPlan> PlanLayout(const v1::JobSpec& spec, const DataFac
   v1::LayoutPlan told;
   told.set_slots(layout.slots);
   if (spec.parallel().tensor() > 1) told.mutable_layout()->set_tensor(layout.tensor);
+  if (StagesOf(spec) > 1) told.mutable_layout()->set_pipeline(StagesOf(spec));
   const absl::StatusOr<Plan> plan = ResolveAndBuild(On(spec, layout), facts);
   // Not so many slots, or a budget of memory that so few cannot hold.
   if (absl::IsInvalidArgument(plan.status()) || absl::IsUnimplemented(plan.status())) {
@@ -170,10 +178,13 @@ absl::StatusOr<v1::LayoutPlan> PlanLayout(const v1::JobSpec& spec, const DataFac
   }
   TY_RETURN_IF_ERROR(plan.status());
   const int64_t logical = plan->logical_ranks;
-  const int64_t hosted = MostHosted(logical, layout.slots / layout.tensor);
+  const int64_t groups = layout.slots / (layout.tensor * StagesOf(spec));
+  const int64_t hosted = MostHosted(logical, groups);
   told.set_logical_ranks_per_slot(static_cast<int32_t>(hosted));
-  told.set_busy_share(static_cast<double>(logical) /
-                      (OwnShare(*plan) * static_cast<double>(hosted * layout.slots)));
+  // The stages of a pipeline count as if they had equally much to do.
+  const double own = StagesOf(spec) > 1 ? 1.0 / (StagesOf(spec) * layout.tensor) : OwnShare(*plan);
+  told.set_busy_share((1 - plan->summary.bubble_share()) * static_cast<double>(logical) /
+                      (own * static_cast<double>(hosted * layout.slots)));
   told.set_bytes_per_slot(plan->summary.bytes_per_slot());
   told.set_sent_bytes_per_step(plan->summary.sent_bytes_per_step());
   if (rates.flops_per_second > 0 && (layout.slots == 1 || rates.bytes_per_second > 0)) {
@@ -209,12 +220,13 @@ std::string AdviseOnLogicalRanks(const v1::JobSpec& spec) {
     return "";
   }
   const int64_t fewest = MostHosted(logical, hosted);
-  const std::string groups = mesh.tensor > 1 ? absl::StrCat(" groups of ", mesh.tensor) : "";
+  const std::string groups =
+      mesh.in_group() > 1 ? absl::StrCat(" groups of ", mesh.in_group()) : "";
   std::string advice =
       absl::StrCat(logical, " logical ranks on ", mesh.data, groups, " slots: one hosts ", hosted,
                    " of them, and the others wait for it.");
   if (fewest < mesh.data) {
-    absl::StrAppend(&advice, " ", fewest * mesh.tensor, " slots would be as fast.");
+    absl::StrAppend(&advice, " ", fewest * mesh.in_group(), " slots would be as fast.");
   }
   const int64_t even = hosted * mesh.data;
   const int64_t micro_batch = std::max(1, spec.training().micro_batch_size());

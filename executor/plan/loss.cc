@@ -110,4 +110,33 @@ std::vector<Op> LossOf(const Forward& forward, const LossOptions& options, Graph
   return {LossOfWhole(forward, options)};
 }
 
+std::vector<Op> TrainingLossOf(const v1::JobSpec& spec, const Plan& plan, const Forward& forward,
+                               TensorId losses, const LogitGradients& gradients,
+                               GraphBuilder& builder) {
+  const v1::Training& training = spec.training();
+  const int64_t rows = plan.micro_batch * forward.rows_per_sample;
+  const int64_t global_rows = training.batch_size() * forward.rows_per_sample;
+  const TensorId z_losses =
+      plan.z_loss_sum != kNone ? builder.Activation("z_losses", {rows}) : kNone;
+  std::vector<Op> ops = LossOf(forward,
+                               {.rows = rows,
+                                .targets = plan.target,
+                                .losses = losses,
+                                .z_losses = z_losses,
+                                .state = plan.loss_scaling ? plan.state : kNone,
+                                .gradients = gradients,
+                                .scale = 1.0f / static_cast<float>(global_rows),
+                                .smoothing = static_cast<float>(training.label_smoothing()),
+                                .z_loss = static_cast<float>(training.z_loss())},
+                               builder);
+  const auto sum = [&](TensorId x, TensorId into) {
+    ops.push_back(Sum{.x = x, .sum = into, .n = rows, .accumulate = true});
+  };
+  sum(losses, plan.loss_sum);
+  if (z_losses != kNone) sum(z_losses, plan.z_loss_sum);
+  ops.push_back(CountTargets{
+      .targets = plan.target, .count = plan.target_count, .n = rows, .accumulate = true});
+  return ops;
+}
+
 }  // namespace trainyard::plan

@@ -8,6 +8,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "executor/plan/families/families.h"
 #include "executor/plan/graph/graph_builder.h"
+#include "executor/plan/graph/plan.h"
+#include "trainyard/v1/spec.pb.h"
 
 namespace trainyard::plan {
 
@@ -25,6 +27,12 @@ struct LossOptions {
   LogitGradients gradients = {};  // none: they are not needed
   float scale = 1, smoothing = 0, z_loss = 0;
 };
+
+// The loss of a micro-batch, and its sums over the step. Each target weighs as if all of the global
+// batch counted; ClipScale makes up for those that do not. `losses`: one for each row.
+std::vector<Op> TrainingLossOf(const v1::JobSpec& spec, const Plan& plan, const Forward& forward,
+                               TensorId losses, const LogitGradients& gradients,
+                               GraphBuilder& builder);
 
 // One op, or where the classes are cut into shards what each of these does, and all together.
 std::vector<Op> LossOf(const Forward& forward, const LossOptions& options, GraphBuilder& builder);

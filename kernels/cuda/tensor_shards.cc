@@ -1,5 +1,5 @@
 // The ops of tensor parallelism: no kernels yet, and no job that needs them is planned for a GPU
-// (executor/plan/spec/running.cc).
+// (executor/plan/spec/parallel.cc).
 
 #include "kernels/cuda/cuda_device.h"
 

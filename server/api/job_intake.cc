@@ -9,6 +9,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "executor/plan/layouts.h"
+#include "executor/plan/spec/mesh.h"
 #include "executor/plan/spec/spec.h"
 #include "server/api/convert.h"
 #include "server/api/names.h"
@@ -63,10 +64,11 @@ absl::StatusOr<std::vector<plan::JobLayout>> LayoutsAskedFor(const v1::PlanLayou
       request.vary_layout() ? plan::TensorsWorthHaving(spec)
                             : std::vector<int32_t>{std::max(1, spec.parallel().layout().tensor())};
   const int64_t logical = std::max(1, spec.parallel().logical_ranks());
-  const int64_t all = logical * tensors.back(), most = std::min<int64_t>(all, kMostPlannedSlots);
-  const std::string times = tensors.back() == 1 ? ""
-                                                : absl::StrCat(" times ", tensors.back(),
-                                                               " ranks that share shards of each");
+  const int64_t stages = std::max(1, spec.parallel().layout().pipeline());
+  const int64_t in_group = tensors.back() * stages;
+  const int64_t all = logical * in_group, most = std::min<int64_t>(all, kMostPlannedSlots);
+  const std::string times =
+      in_group == 1 ? "" : absl::StrCat(" times ", in_group, " ranks that share each");
   for (const int32_t slots : request.slots()) {
     if (slots >= 1 && slots <= most) continue;
     return FieldError("slots", absl::StrCat(slots),
@@ -138,13 +140,13 @@ absl::StatusOr<SlotRange> JobIntake::CheckRange(const v1::ResizeJobRequest& requ
   SlotRange range{.min_slots = request.has_min_slots() ? request.min_slots() : job.min_slots,
                   .max_slots = request.has_max_slots() ? request.max_slots() : job.max_slots,
                   .bytes_per_slot = job.bytes_per_slot};
-  const int sharing = std::max(1, spec.parallel().layout().tensor());
+  const int sharing = static_cast<int>(plan::RanksInGroup(spec.parallel()));
   const int most = std::max(1, spec.parallel().logical_ranks()) * sharing;
   const std::string expected =
       sharing == 1
           ? absl::StrCat("1 to ", most,
                          ", the logical ranks of the job (spec.parallel.logical_ranks)")
-          : absl::StrCat("a multiple of ", sharing, " (spec.parallel.layout.tensor) up to ", most);
+          : absl::StrCat("a multiple of ", sharing, " (spec.parallel.layout) up to ", most);
   for (const auto& [field, slots] :
        {std::pair{"min_slots", range.min_slots}, std::pair{"max_slots", range.max_slots}}) {
     if (slots < 1 || slots > most) return FieldError(field, absl::StrCat(slots), expected);

@@ -66,9 +66,9 @@ constexpr int kMostLooks = 64;
 
 // Numbers of ranks of which one needs most memory, but for links: the fewest, since each then owns
 // the most state, and the fewest of each depth to which partial sums pile up. (Where several share
-// the shards of a logical rank there is one: spec/running.cc.)
+// a logical rank there is one: spec/parallel.cc.)
 std::vector<int> RanksToSize(const v1::JobSpec& spec) {
-  if (spec.parallel().layout().tensor() > 1) return {spec.resources().max_slots()};
+  if (plan::RanksInGroup(spec.parallel()) > 1) return {spec.resources().max_slots()};
   const int least = std::max(1, spec.resources().min_slots());
   const int most = std::max(least, spec.resources().max_slots());
   const int logical = std::max(most, spec.parallel().logical_ranks());
@@ -99,7 +99,7 @@ absl::StatusOr<plan::Plan> LargestPlan(const v1::JobSpec& spec, const plan::Data
     v1::JobSpec one = spec;
     one.mutable_resources()->set_min_slots(ranks);
     one.mutable_resources()->set_max_slots(ranks);
-    TY_ASSIGN_OR_RETURN(plan::Plan plan, plan::BuildPlan(one, facts));
+    TY_ASSIGN_OR_RETURN(plan::Plan plan, plan::BuildLargestPlan(one, facts));
     const int64_t more = links(std::max(ranks, spec.resources().max_slots())) - links(ranks);
     plan.summary.set_staging_bytes(plan.summary.staging_bytes() + more);
     if (plan.summary.device() != v1::Resources::CUDA) {

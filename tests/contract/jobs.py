@@ -21,6 +21,9 @@ FAMILIES = {
     "vit": ("model: {vit: {layers: 2, heads: 2, width: 32, patch: 7, dropout: 0.1}}", IDX),
     "mobilenet": ("model: {mobilenet: {stem: CIFAR, width: 0.25}}", IDX),
 }
+OTHERS = {  # that some tests train, too
+    "deep gpt": ("model: {gpt: {layers: 4, heads: 2, width: 32, context: 16, dropout: 0.1}}", TOKENS),
+}
 PRECISIONS = ("FP32", "BF16", "FP16")
 OPTIMIZERS = {
     "sgd": "optimizer: {sgd: {}}",
@@ -40,7 +43,7 @@ def write_data(folder):
 
 
 def job_of(folder, family, precision, optimizer, *lines):
-    model, data = FAMILIES[family]
+    model, data = {**FAMILIES, **OTHERS}[family]
     lines = [model, data.replace("%s", str(folder)), "schedule: {learning_rate: 0.01}", OPTIMIZERS[optimizer],
              f"precision: {{compute: {precision}}}", *lines]
     return "spec:\n" + "".join(f"  {line}\n" for line in lines)

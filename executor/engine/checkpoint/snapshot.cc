@@ -183,7 +183,7 @@ void Snapshot::Show(const Places& places, const ReadShard& elsewhere) {
       const plan::Tensor& parameter = plan_.tensors[plan_.parameters[i]];
       const char* const begin = of_parameter(i);
       if (begin == nullptr) continue;
-      if (parameter.shard) {
+      if (plan_.host.Divides(parameter)) {
         shards[i] = begin;
       } else {
         AddViews(prefix, parameter, begin, views);

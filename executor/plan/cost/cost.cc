@@ -8,9 +8,12 @@
 #include "executor/plan/cost/gang_memory.h"
 #include "executor/plan/cost/gang_traffic.h"
 #include "executor/plan/cost/gpu_memory.h"
+#include "executor/plan/graph/fold_tree.h"
+#include "executor/plan/graph/pipeline.h"
 #include "executor/plan/graph/stored_shards.h"
 #include "executor/plan/ops/op.h"
 #include "executor/plan/ops/rules.h"
+#include "executor/plan/spec/mesh.h"
 #include "executor/plan/spec/spec.h"
 #include "storage/base/status.h"
 
@@ -118,6 +121,12 @@ double FlopsPerStep(const Plan& plan) {
          FlopsOfAll(plan.end);
 }
 
+double OwnShare(const Plan& plan) {
+  const double all =
+      FlopsPerStep(plan) / static_cast<double>(plan.logical_ranks * plan.micro_batches);
+  return all > 0 ? 1 - plan.flops_elsewhere / all : 1;
+}
+
 int64_t WorkspaceLimit(const Plan& plan, int threads) {
   return plan.summary.workspace_bytes() *
          std::max<int64_t>(1, kernels::scratch::Ceil(threads, kThreads));
@@ -132,7 +141,7 @@ void Summarize(const v1::JobSpec& spec, const DataFacts& facts, Plan& plan) {
   };
   for (size_t i = 0; i < plan.of_group.size(); ++i) {
     const Tensor& parameter = plan.tensors[plan.of_group[i]];
-    if (!parameter.shard) count(i, parameter.elements());
+    if (!plan.host.Divides(parameter)) count(i, parameter.elements());
   }
   for (const StoredInShards& tensor : StoredShards(plan)) {  // what several shards have counts once
     count(tensor.pieces[0].position, tensor.stored.elements());
@@ -151,10 +160,15 @@ void Summarize(const v1::JobSpec& spec, const DataFacts& facts, Plan& plan) {
                      plan.moments_region.bytes);
   s.set_ema_bytes(plan.ema_region.bytes);
   s.set_activation_bytes(plan.activation_bytes + plan.scalar_region.bytes +
-                         plan.leaves_region.bytes + plan.sums_region.bytes);
+                         plan.leaves_region.bytes + plan.sums_region.bytes +
+                         plan.flight_region.bytes);
   s.set_shared_bytes(plan.activation_bytes + plan.step_copy_bytes + plan.exchanged_gradient_bytes +
                      plan.gathered_parameter_bytes - plan.activation_region.bytes);
   s.set_sent_bytes_per_step(MostTraffic(plan).bytes());
+  if (const Mesh mesh = MeshOf(spec); mesh.pipeline > 1) {
+    const int64_t hosted = HostedBy(plan.logical_ranks, mesh.data, mesh.data - 1).size();
+    s.set_bubble_share(BubbleShare(mesh.pipeline, hosted * plan.micro_batches));
+  }
   s.set_staging_bytes(StagingBytes(spec, facts, plan));
   const bool gpu = OnGpuAlone(spec);
   if (gpu) {

@@ -13,6 +13,9 @@ namespace trainyard::plan {
 // optimizer's step, which they make once together.
 double FlopsPerStep(const Plan& plan);
 
+// Of the FLOPs of a logical rank those of this plan's rank: all, but where others share it.
+double OwnShare(const Plan& plan);
+
 // The most scratch that a worker with `threads` CPU threads may take for `plan`: what is planned,
 // for each group of as many threads as scratch is counted for (ops/rules.h: kThreads).
 int64_t WorkspaceLimit(const Plan& plan, int threads);

@@ -68,6 +68,15 @@ int64_t SentToGroup(const Plan& plan, const std::vector<ShardExchange>& exchange
   return bytes;
 }
 
+// In a micro-batch to the stages beside it.
+int64_t SentToStages(const Plan& plan) {
+  int64_t bytes = 0;
+  for (const TensorId id : {plan.links.to_after, plan.links.to_before}) {
+    if (id != kNone) bytes += plan.tensors[id].bytes();
+  }
+  return bytes;
+}
+
 }  // namespace
 
 std::vector<Traffic> TrafficOfRanks(const Plan& plan) {
@@ -83,8 +92,9 @@ std::vector<Traffic> TrafficOfRanks(const Plan& plan) {
   for (int64_t rank = 0; rank < ranks; ++rank) {
     const int64_t micro_batches =
         HostedBy(plan.logical_ranks, ranks, rank).size() * plan.micro_batches;
-    sent[rank].of_shards = micro_batches * SentToGroup(plan, plan.micro_exchanges) +
-                           SentToGroup(plan, plan.norm_exchanges);
+    sent[rank].of_shards =
+        micro_batches * (SentToGroup(plan, plan.micro_exchanges) + SentToStages(plan)) +
+        SentToGroup(plan, plan.norm_exchanges);
   }
   if (!plan.sharded) return sent;
   for (const SharedLeaf& leaf : SharedLeaves(plan.buckets)) {

@@ -94,7 +94,8 @@ absl::StatusOr<Forward> BuildBert(const v1::Bert& bert, const DataFacts& facts,
   x = builder.Linear(head + ".transform.dense", x, rows, C, C, {.std = kInitializerRange});
   x = builder.Activate(head + ".transform.act", x, KindOf(bert.activation()));
   x = builder.LayerNorm(head + ".transform.LayerNorm", x, rows, C, true, bert.epsilon());
-  SetLogits(shards.Logits(head + ".decoder", x, tokens, rows, head + ".bias"), builder, forward);
+  SetLogits(shards.Logits(head + ".decoder", x, shards.Again(tokens), rows, head + ".bias"),
+            builder, forward);
   return forward;
 }
 

@@ -93,7 +93,7 @@ absl::StatusOr<Forward> BuildGpt(const v1::Gpt& gpt, const DataFacts& facts,
   }
   x = builder.LayerNorm("transformer.ln_f", x, rows, gpt.width(), gpt.bias());
   const ShardBuilder::Vocabulary head =
-      gpt.tie_embeddings() ? wte
+      gpt.tie_embeddings() ? shards.Again(wte)
                            : shards.Tokens("lm_head.weight", vocab, gpt.width(), kInitializerRange);
   SetLogits(shards.Logits("lm_head", x, head, rows), builder, forward);
   return forward;

@@ -80,7 +80,8 @@ absl::StatusOr<Forward> BuildLlama(const v1::Llama& llama, const DataFacts& fact
   }
   x = builder.RmsNorm("model.norm", x, rows, C, llama.epsilon());
   const ShardBuilder::Vocabulary head =
-      llama.tie_embeddings() ? tokens : shards.Tokens("lm_head.weight", V, C, kInitializerRange);
+      llama.tie_embeddings() ? shards.Again(tokens)
+                             : shards.Tokens("lm_head.weight", V, C, kInitializerRange);
   SetLogits(shards.Logits("lm_head", x, head, rows), builder, forward);
   return forward;
 }

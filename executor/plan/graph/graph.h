@@ -79,8 +79,11 @@ struct Tensor {
   // Parameters only.
   std::optional<ShardOf> shard = std::nullopt;
 
-  // What one of the ranks makes that share the shards of a logical rank, and all of them read: its
-  // number among them. kEveryRank: who reads it makes it.
+  // Parameters only: which stage of a pipeline has it (passes/stages.h).
+  int64_t stage = 0;
+
+  // What one of the ranks makes that share a logical rank, and others of them read: its number
+  // among them. kEveryRank: who reads it makes it.
   int64_t made_by = kEveryRank;
 
   // Activations only (passes/align_rows.h): elements from the start of one row, dims.back() of

@@ -23,8 +23,13 @@ bool TooLarge(const Tensor& tensor) {
 }  // namespace
 
 GraphBuilder::GraphBuilder(Graph& graph, int64_t batch, bool training, TensorId state,
-                           int64_t tensor)
-    : graph_(graph), batch_(batch), training_(training), state_(state), shards_(tensor) {
+                           int64_t tensor, bool uses_apart)
+    : graph_(graph),
+      batch_(batch),
+      training_(training),
+      state_(state),
+      shards_(tensor),
+      uses_apart_(uses_apart) {
   for (size_t i = 0; i < graph.tensors.size(); ++i) {
     const Tensor& tensor = graph.tensors[i];
     if (tensor.kind == TensorKind::kParameter || tensor.kind == TensorKind::kBuffer) {

@@ -17,8 +17,10 @@ namespace trainyard::plan {
 class GraphBuilder {
  public:
   // Appends to graph.ops. Parameters and buffers that `graph` has already are found again by name.
-  // `tensor`: shards that layers are cut into (shard_builder.h).
-  GraphBuilder(Graph& graph, int64_t batch, bool training, TensorId state, int64_t tensor = 1);
+  // `tensor`: shards that layers are cut into (shard_builder.h). `uses_apart`: a head that is tied
+  // to an embedding has a parameter of its own, with the same values.
+  GraphBuilder(Graph& graph, int64_t batch, bool training, TensorId state, int64_t tensor = 1,
+               bool uses_apart = false);
 
   int64_t batch() const { return batch_; }
   bool training() const { return training_; }
@@ -144,6 +146,7 @@ class GraphBuilder {
   const bool training_;
   const TensorId state_;
   const int64_t shards_;
+  const bool uses_apart_;
   uint32_t dropouts_ = 0;
   absl::flat_hash_map<std::string, TensorId> by_name_;  // parameters and buffers
   absl::Status status_;

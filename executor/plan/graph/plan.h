@@ -45,21 +45,42 @@ struct GradientShare {
   TensorId sum = kNone;
 };
 
-// Which of the ranks that share the shards of a logical rank.
+// Which of the `ranks` ranks that share a logical rank: `stages` stages of as many ranks, which
+// share the shards of the stage's layers.
 struct ShardHost {
   int64_t rank = 0, ranks = 1;
+  int64_t stages = 1;
 
-  bool hosts(const Tensor& parameter) const {
-    return !parameter.shard || parameter.shard->HostOf(ranks) == rank;
+  int64_t in_stage() const { return ranks / stages; }  // ranks that share shards
+  int64_t stage() const { return rank / in_stage(); }
+  int64_t place() const { return rank % in_stage(); }  // among the ranks of the stage
+
+  // Of a stage's ranks, which all have what is no shard, the first counts as its host.
+  int64_t HostOf(const Tensor& parameter) const {
+    const int64_t place = parameter.shard ? parameter.shard->HostOf(in_stage()) : 0;
+    return parameter.stage * in_stage() + place;
   }
+  bool hosts(const Tensor& parameter) const {
+    if (parameter.stage != stage()) return false;
+    return !parameter.shard || parameter.shard->HostOf(in_stage()) == place();
+  }
+  // Whether some ranks may have a part of it, or none.
+  bool Divides(const Tensor& parameter) const { return parameter.shard || stages > 1; }
 };
 
-// Before an op: each of these tensors goes from the rank that makes it (Tensor::made_by) to the
-// others of `ranks`.
+// Before an op, or after the last: each of these tensors goes from the rank that makes it
+// (Tensor::made_by) to the others of `ranks`.
 struct ShardExchange {
   int64_t before_op = 0;
   std::vector<TensorId> tensors;
-  std::vector<int64_t> ranks = {};  // none: all that share the shards
+  std::vector<int64_t> ranks = {};  // none: all that share a logical rank
+};
+
+// What a stage of a pipeline and its neighbours send each other in a micro-batch; kNone at the ends
+// of the pipeline.
+struct StageLinks {
+  TensorId from_before = kNone, to_after = kNone;  // activations
+  TensorId from_after = kNone, to_before = kNone;  // their gradients
 };
 
 // Where parameters are sharded: one exchange of a bucket of them, for some ops of a list.
@@ -85,8 +106,8 @@ struct Plan {
   // sharded (parameters_sharded), a rank keeps of the trained ones what it owns, in that order.
   std::vector<TensorId> parameters;  // in arena order
   size_t trained = 0;                // how many are not frozen
-  // Where several ranks share the shards of each logical rank: what this one hosts is in
-  // `parameters`; these are those of all of them, in the same order, and how many are trained.
+  // Where several ranks share each logical rank: what this one hosts is in `parameters`; these are
+  // those of all of them, in the same order, and how many are trained.
   ShardHost host;
   std::vector<TensorId> of_group;
   size_t trained_of_group = 0;
@@ -144,6 +165,12 @@ struct Plan {
   // weight_region what this rank keeps of the others.
   Region parameter_region, weight_region, copy_region, optimizer_region, ema_region, buffer_region,
       pending_region, moments_region, scalar_region, leaves_region, partial_region, share_region;
+  // Of a stage of a pipeline: what the backward pass of a micro-batch, or a neighbour, still needs
+  // of its forward pass, for each of the `in_flight` micro-batches of which that is so at once.
+  // Number f lies at f * flight_bytes from the first.
+  Region flight_region;
+  int64_t flight_bytes = 0;
+  int64_t in_flight = 1;
   // loss_sum, z_loss_sum and target_count, and right behind them the gradients (where these are
   // sharded: share_region, and no gradients).
   Region sums_region, gradient_region;
@@ -159,9 +186,13 @@ struct Plan {
   int64_t whole_optimizer_bytes() const {
     return sharded ? all_optimizer_bytes : optimizer_region.bytes;
   }
-  // Where a tensor is when `partial` is the partial sum that is worked on.
-  int64_t offset(TensorId id, int64_t partial) const {
+  // Where a tensor is when `partial` is the partial sum that is worked on, and `flight` the number
+  // of the micro-batch among those in flight.
+  int64_t offset(TensorId id, int64_t partial, int64_t flight = 0) const {
     const int64_t at = offsets[id];
+    if (at >= flight_region.offset && at < flight_region.offset + flight_bytes) {
+      return at + flight * flight_bytes;
+    }
     const bool in_partial = at >= sums_region.offset && at < gradient_region.end();
     return in_partial ? at - partial * partial_bytes() : at;
   }
@@ -195,15 +226,20 @@ struct Plan {
   std::vector<Op> gathered;            // where it is sharded: copies and averages
   // After `end`, for each micro-batch of all logical ranks with its moments in `pending`.
   std::vector<Op> move_buffers;
-  // What goes between the ranks that share the shards of a logical rank, in order.
+  // What goes between the ranks that share a logical rank, in order.
   std::vector<ShardExchange> micro_exchanges, norm_exchanges, evaluate_exchanges;
+  // Of a stage of a pipeline: what goes to and from its neighbours in a micro-batch, and the op of
+  // `micro` with which its backward pass begins. The last stage makes both passes at once, and has
+  // all of them in the first: there it is micro.size().
+  StageLinks links;
+  int64_t backward_from = 0;
   // Before the first batch of an evaluation: the copies of weights that it reads.
   std::vector<Op> evaluate_begin;
   // Forward of one evaluation batch, no dropout, on the averages where there are some; activations
   // share the region.
   std::vector<Op> evaluate;
 
-  double flops_elsewhere = 0;    // of a micro-batch, on the other ranks that share its shards
+  double flops_elsewhere = 0;    // of a micro-batch, on the other ranks that share it
   int64_t micro_batch = 0;       // samples
   int64_t micro_batches = 0;     // of a logical rank, per step
   int64_t logical_ranks = 1;     // fixed shares of the global batch

@@ -204,6 +204,24 @@ ShardBuilder::Vocabulary ShardBuilder::Tokens(const std::string& name, int64_t v
   return shards;
 }
 
+ShardBuilder::Vocabulary ShardBuilder::Again(const Vocabulary& tokens) {
+  if (!builder_.uses_apart_) return tokens;
+  Vocabulary again;
+  for (const TensorId id : tokens) {
+    Tensor& first = builder_.graph_.tensors[id];
+    if (!first.shard) {
+      first.shard = ShardOf{.whole = first.name,
+                            .dims = first.dims,
+                            .rows = {{0, first.dims[0]}},
+                            .cols = {{0, first.dims[1]}}};
+    }
+    Tensor second = first;
+    second.name.append(" (again)");
+    again.push_back(builder_.Find(std::move(second)));
+  }
+  return again;
+}
+
 TensorId ShardBuilder::Embedding(const std::string& name, TensorId ids, const Vocabulary& tokens,
                                  TensorId positions, int64_t time) {
   if (whole()) return builder_.Embedding(name, ids, tokens[0], positions, time);

@@ -77,6 +77,9 @@ class ShardBuilder {
   // A table [vocab, width] of tokens, by its shards.
   using Vocabulary = std::vector<TensorId>;
   Vocabulary Tokens(const std::string& name, int64_t vocab, int64_t width, double std);
+  // For a second use of a table: the same or, where uses are apart, another that begins with the
+  // same values and gets the same gradient, that of both (passes/fold_replicas.h).
+  Vocabulary Again(const Vocabulary& tokens);
   // GraphBuilder::Embedding; positions: kNone, or [time, width].
   TensorId Embedding(const std::string& name, TensorId ids, const Vocabulary& tokens,
                      TensorId positions, int64_t time);

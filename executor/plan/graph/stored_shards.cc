@@ -67,17 +67,18 @@ std::vector<StoredInShards> StoredShards(const Plan& plan) {
   absl::flat_hash_map<std::string, size_t> number;
   for (size_t i = 0; i < plan.of_group.size(); ++i) {
     const Tensor& parameter = plan.tensors[plan.of_group[i]];
-    if (!parameter.shard) continue;
+    if (!plan.host.Divides(parameter)) continue;
+    const ShardOf whole = {.rows = {{0, parameter.dims[0]}}};
+    const ShardOf& shard = parameter.shard ? *parameter.shard : whole;
     const int64_t stride = parameter.elements() / parameter.dims[0];
     int64_t first = 0;  // row of the whole
     for (const StoredTensor& stored : Stored(parameter)) {
       const auto [found, added] = number.try_emplace(stored.name, all.size());
       if (added) all.push_back({.stored = {.name = stored.name, .dims = stored.dims}});
       StoredInShards& tensor = all[found->second];
-      const std::vector<Run> cols = parameter.shard->cols.empty()
-                                        ? std::vector<Run>{{0, tensor.cols()}}
-                                        : parameter.shard->cols;
-      for (const PlacedRun& row : Within(parameter.shard->rows, {first, first + stored.dims[0]})) {
+      const std::vector<Run> cols =
+          shard.cols.empty() ? std::vector<Run>{{0, tensor.cols()}} : shard.cols;
+      for (const PlacedRun& row : Within(shard.rows, {first, first + stored.dims[0]})) {
         for (const PlacedRun& col : Within(cols, {0, tensor.cols()})) {
           tensor.pieces.push_back({.position = i,
                                    .row = row.run.first - first,

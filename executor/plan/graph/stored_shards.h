@@ -19,7 +19,7 @@ struct ShardPiece {
   int64_t stride = 0;  // in the shard, from one row to the next
 };
 
-// A tensor that a checkpoint holds, of which the plan has shards.
+// A tensor that a checkpoint holds, of which the plan has shards, or one of several stages has all.
 struct StoredInShards {
   StoredTensor stored;  // at no place
   std::vector<ShardPiece> pieces;

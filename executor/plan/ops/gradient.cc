@@ -8,19 +8,23 @@
 
 namespace trainyard::plan {
 
-void AppendBackward(Graph& graph, const absl::flat_hash_map<TensorId, TensorId>& loss_gradient,
-                    const absl::flat_hash_map<TensorId, TensorId>& gradients, bool accumulate,
-                    const absl::flat_hash_map<TensorId, RowGradient>& rows, int64_t token_cuts) {
-  Gradient(graph, gradients, accumulate, rows, token_cuts).Run(loss_gradient);
+std::vector<size_t> AppendBackward(Graph& graph,
+                                   const absl::flat_hash_map<TensorId, TensorId>& loss_gradient,
+                                   const absl::flat_hash_map<TensorId, TensorId>& gradients,
+                                   bool accumulate,
+                                   const absl::flat_hash_map<TensorId, RowGradient>& rows,
+                                   int64_t token_cuts) {
+  return Gradient(graph, gradients, accumulate, rows, token_cuts).Run(loss_gradient);
 }
 
 // `pending_[t]` is the gradient of t gathered so far by the ops after the present one; it is
 // complete when the op that made t is reached.
-void Gradient::Run(const absl::flat_hash_map<TensorId, TensorId>& loss_gradient) {
+std::vector<size_t> Gradient::Run(const absl::flat_hash_map<TensorId, TensorId>& loss_gradient) {
   std::vector<Op> forward = graph_.ops;
+  std::vector<size_t> gradient_of;
   FindDependent(forward);
   for (const auto& [tensor, gradient] : loss_gradient) pending_[tensor] = gradient;
-  for (auto op = forward.rbegin(); op != forward.rend(); ++op) {
+  for (size_t i = forward.size(); i-- > 0;) {
     std::visit(
         [this]<typename O>(const O& o) {
           if constexpr (Rules<O>::kInForwardGraphs) {
@@ -30,9 +34,11 @@ void Gradient::Run(const absl::flat_hash_map<TensorId, TensorId>& loss_gradient)
             TY_CHECK(false, Rules<O>::Name(o), " is no op of a forward graph");
           }
         },
-        *op);
+        forward[i]);
+    gradient_of.resize(graph_.ops.size() - forward.size(), i);
   }
   TY_CHECK(pending_.empty(), pending_.size(), " gradients reached no op that made their tensor");
+  return gradient_of;
 }
 
 void Gradient::FindDependent(std::vector<Op>& forward) {

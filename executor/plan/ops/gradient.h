@@ -37,10 +37,14 @@ struct RowGradient {
 // activation has its type, that of a parameter the type of the tensor that `gradients` maps to:
 // fp32, or what the one product that writes it computes in. An op's gradient reads only tensors
 // that no op before it in the backward pass has overwritten. Inputs get no gradient.
-void AppendBackward(Graph& graph, const absl::flat_hash_map<TensorId, TensorId>& loss_gradient,
-                    const absl::flat_hash_map<TensorId, TensorId>& gradients, bool accumulate,
-                    const absl::flat_hash_map<TensorId, RowGradient>& rows = {},
-                    int64_t token_cuts = 1);
+//
+// Returns for each op that it appends the number of the forward op whose gradient it is a part of.
+std::vector<size_t> AppendBackward(Graph& graph,
+                                   const absl::flat_hash_map<TensorId, TensorId>& loss_gradient,
+                                   const absl::flat_hash_map<TensorId, TensorId>& gradients,
+                                   bool accumulate,
+                                   const absl::flat_hash_map<TensorId, RowGradient>& rows = {},
+                                   int64_t token_cuts = 1);
 
 // What the rules of ops write their gradients with (ops/rules.h), while the ops of the forward pass
 // go by from the last to the first.
@@ -54,7 +58,8 @@ class Gradient {
         accumulate_(accumulate),
         token_cuts_(token_cuts) {}
 
-  void Run(const absl::flat_hash_map<TensorId, TensorId>& loss_gradient);
+  // Returns what AppendBackward does.
+  std::vector<size_t> Run(const absl::flat_hash_map<TensorId, TensorId>& loss_gradient);
 
   const Graph& graph() const { return graph_; }
   // Whether an activation depends on something that is trained: only then has it a gradient.

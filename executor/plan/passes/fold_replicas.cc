@@ -32,7 +32,7 @@ void AddSum(const Replicas& replicas, const absl::flat_hash_map<TensorId, Tensor
   ShardExchange exchange{.before_op = static_cast<int64_t>(plan.norm.size())};
   std::vector<TensorId> hosted;
   for (const auto& [parameter, at] : replicas.places) {
-    const int64_t rank = plan.tensors[parameter].shard->HostOf(plan.host.ranks);
+    const int64_t rank = plan.host.HostOf(plan.tensors[parameter]);
     if (exchange.ranks.empty() || exchange.ranks.back() != rank) exchange.ranks.push_back(rank);
     if (rank == plan.host.rank) {
       hosted.push_back(AddAlias("gradients", gradient_of.at(parameter), at, elements, plan));

@@ -22,7 +22,7 @@ class Hosting {
       : host_(host), graph_(graph), made_by_(graph.tensors.size(), kEveryRank) {
     for (size_t i = 0; i < graph.tensors.size(); ++i) {
       const Tensor& tensor = graph.tensors[i];
-      if (tensor.shard) made_by_[i] = tensor.shard->HostOf(host.ranks);
+      if (tensor.shard) made_by_[i] = tensor.shard->HostOf(host.in_stage());
     }
     for (const OfParameter* others : with_parameters) {
       for (const auto& [parameter, other] : *others) made_by_[other] = made_by_[parameter];
@@ -35,21 +35,24 @@ class Hosting {
   }
 
  private:
-  bool mine(int64_t rank) const { return rank == kEveryRank || rank == host_.rank; }
+  bool mine(int64_t place) const { return place == kEveryRank || place == host_.place(); }
+
+  // The number among all ranks that share a logical rank.
+  int64_t RankAt(int64_t place) const { return host_.stage() * host_.in_stage() + place; }
 
   template <typename T>
   void HostOp(T& op, std::vector<Op>& kept) {
-    int64_t rank = kEveryRank;
+    int64_t place = kEveryRank;
     VisitOperands(op, [&](TensorId id, Access) {
       const int64_t its = made_by_[id];
-      TY_CHECK(rank == kEveryRank || its == kEveryRank || rank == its, T::kName, " reads ",
+      TY_CHECK(place == kEveryRank || its == kEveryRank || place == its, T::kName, " reads ",
                graph_[id].name, ", which another rank has than what else it reads");
-      rank = std::max(rank, its);
+      place = std::max(place, its);
     });
     VisitOperands(op, [&](TensorId id, Access access) {
-      if (access != Access::kRead) made_by_[id] = rank;
+      if (access != Access::kRead) made_by_[id] = place;
     });
-    if (mine(rank)) kept.push_back(std::move(op));
+    if (mine(place)) kept.push_back(std::move(op));
   }
 
   void HostOp(AddParts& op, std::vector<Op>& kept) {
@@ -66,19 +69,20 @@ class Hosting {
   void Exchange(TensorId id) {
     if (made_by_[id] == kEveryRank) return;
     Tensor& tensor = graph_.tensors[id];
-    tensor.made_by = made_by_[id];
-    if (!mine(tensor.made_by)) tensor.kind = TensorKind::kReceived;
+    tensor.made_by = RankAt(made_by_[id]);
+    if (!mine(made_by_[id])) tensor.kind = TensorKind::kReceived;
   }
 
-  // The tables of `all` that rank `rank` hosts, which lie one behind the other, and the first row.
+  // The tables of `all` that the rank at `place` hosts, which lie one behind the other, and the
+  // first row.
   struct Hosted {
     std::vector<TensorId> tables;
     int64_t first = 0;
   };
-  Hosted HostedBy(int64_t rank, const std::vector<TensorId>& all) const {
+  Hosted HostedBy(int64_t place, const std::vector<TensorId>& all) const {
     Hosted hosted;
     for (const TensorId table : all) {
-      if (made_by_[table] == rank) {
+      if (made_by_[table] == place) {
         hosted.tables.push_back(table);
       } else if (hosted.tables.empty()) {
         hosted.first += graph_[table].dims[0];
@@ -89,17 +93,17 @@ class Hosting {
 
   void HostOp(EmbeddingShardsForward& op, std::vector<Op>& kept) {
     AddParts all{.y = op.y, .rows = op.places, .cols = op.width};
-    for (int64_t rank = 0; rank < host_.ranks; ++rank) {
-      const Hosted hosted = HostedBy(rank, op.tables);
+    for (int64_t place = 0; place < host_.in_stage(); ++place) {
+      const Hosted hosted = HostedBy(place, op.tables);
       if (hosted.tables.empty()) continue;
       Tensor rows = graph_[op.y];
-      absl::StrAppend(&rows.name, " (of rank ", rank, ")");
-      rows.made_by = rank;
-      if (!mine(rank)) rows.kind = TensorKind::kReceived;
+      absl::StrAppend(&rows.name, " (of rank ", RankAt(place), ")");
+      rows.made_by = RankAt(place);
+      if (!mine(place)) rows.kind = TensorKind::kReceived;
       const TensorId part = graph_.Add(std::move(rows));
-      made_by_.push_back(rank);
+      made_by_.push_back(place);
       all.parts.push_back(part);
-      if (!mine(rank)) continue;
+      if (!mine(place)) continue;
       EmbeddingShardsForward own = op;
       own.y = part;
       own.tables = hosted.tables;
@@ -110,7 +114,7 @@ class Hosting {
   }
 
   void HostOp(EmbeddingShardsBackward& op, std::vector<Op>& kept) {
-    Hosted hosted = HostedBy(host_.rank, op.gradients);
+    Hosted hosted = HostedBy(host_.place(), op.gradients);
     if (hosted.tables.empty()) return;
     op.gradients = std::move(hosted.tables);
     op.first = hosted.first;
@@ -119,7 +123,8 @@ class Hosting {
 
   const ShardHost host_;
   Graph& graph_;
-  std::vector<int64_t> made_by_;  // by tensor: the rank that has it; kEveryRank: all do
+  // By tensor: the place in the stage of the rank that has it; kEveryRank: all of the stage do.
+  std::vector<int64_t> made_by_;
 };
 
 }  // namespace
@@ -127,7 +132,7 @@ class Hosting {
 HostedOps HostShards(const ShardHost& host, const std::vector<const OfParameter*>& with_parameters,
                      size_t first, Graph& graph) {
   HostedOps hosted{.first = first};
-  if (host.ranks == 1) return hosted;
+  if (host.in_stage() == 1) return hosted;
   Hosting hosting(host, with_parameters, graph);
   std::vector<Op> kept;
   for (size_t i = 0; i < graph.ops.size(); ++i) {
@@ -141,11 +146,15 @@ HostedOps HostShards(const ShardHost& host, const std::vector<const OfParameter*
   return hosted;
 }
 
-std::vector<ShardExchange> ShardExchanges(const std::vector<Tensor>& tensors,
+std::vector<ShardExchange> ShardExchanges(const ShardHost& host, const std::vector<Tensor>& tensors,
                                           const std::vector<Op>& ops) {
+  std::vector<int64_t> ranks;  // of the stage
+  for (int64_t place = 0; place < host.in_stage() && host.stages > 1; ++place) {
+    ranks.push_back(host.stage() * host.in_stage() + place);
+  }
   std::vector<ShardExchange> exchanges;
   for (size_t i = 0; i < ops.size(); ++i) {
-    ShardExchange exchange{.before_op = static_cast<int64_t>(i)};
+    ShardExchange exchange{.before_op = static_cast<int64_t>(i), .ranks = ranks};
     const auto add = [&](const std::vector<TensorId>& ids) {
       for (const TensorId id : ids) {
         if (tensors[id].made_by != kEveryRank) exchange.tensors.push_back(id);

@@ -14,11 +14,11 @@ namespace trainyard::plan {
 // From a parameter to what goes with it: its copy in 16 bits, or its gradient.
 using OfParameter = absl::flat_hash_map<TensorId, TensorId>;
 
-// Leaves out of graph.ops what belongs to shards that `host` does not host. Each op stays as it is,
-// but for look-ups, each rank of which finds the rows that it has: AddParts puts these together.
-// What other ranks find is received (TensorKind::kReceived). Every rank of the group computes what
-// belongs to no shard. Returns how many of the first `first` ops are left, and FLOPs of what is
-// not.
+// Leaves out of graph.ops, those of a stage, what belongs to shards that `host` does not host. Each
+// op stays as it is, but for look-ups, each rank of which finds the rows that it has: AddParts puts
+// these together. What other ranks find is received (TensorKind::kReceived). Every rank of the
+// stage computes what belongs to no shard. Returns how many of the first `first` ops are left, and
+// FLOPs of what is not.
 struct HostedOps {
   size_t first = 0;
   double flops_elsewhere = 0;
@@ -27,8 +27,8 @@ HostedOps HostShards(const ShardHost& host, const std::vector<const OfParameter*
                      size_t first, Graph& graph);
 
 // The exchanges that `ops` need, in order: before an op what it reads of several ranks. The same on
-// every rank of the group.
-std::vector<ShardExchange> ShardExchanges(const std::vector<Tensor>& tensors,
+// every rank of the stage.
+std::vector<ShardExchange> ShardExchanges(const ShardHost& host, const std::vector<Tensor>& tensors,
                                           const std::vector<Op>& ops);
 
 }  // namespace trainyard::plan

@@ -10,6 +10,7 @@
 #include "executor/plan/passes/shard_gradients.h"
 #include "executor/plan/passes/shard_parameters.h"
 #include "executor/plan/passes/share_gradients.h"
+#include "executor/plan/passes/stages.h"
 
 namespace trainyard::plan {
 
@@ -51,11 +52,46 @@ int64_t PackedAlone(const std::vector<TensorRun>& runs, const Plan& plan) {
   return PackActivations(plan.tensors, {}, {}, offsets, {}, runs);
 }
 
+// Of a stage of a pipeline, by tensor: whether it must stay while other micro-batches are computed:
+// what the forward pass leaves for the backward pass, and what is sent. (What a pass needs of the
+// loader or a neighbour comes right before it.)
+std::vector<bool> StaysInFlight(const Plan& plan) {
+  std::vector<bool> stays(plan.tensors.size());
+  if (plan.host.stages == 1) return stays;
+  const int64_t cut = BackwardFrom(plan.links, plan.micro);
+  for (const LiveRange& range : LiveRanges(plan.tensors, plan.micro, {})) {
+    stays[range.tensor] = range.first < cut && cut <= range.last;
+  }
+  for (const TensorId sent : {plan.links.to_after, plan.links.to_before}) {
+    if (sent != kNone) stays[sent] = true;
+  }
+  return stays;
+}
+
+// `tensors`, of which those with which[id] != wanted have places of their own.
+std::vector<Tensor> PackedOf(std::vector<Tensor> tensors, const std::vector<bool>& which,
+                             bool wanted) {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (which[i] != wanted) tensors[i].kind = TensorKind::kScalar;
+  }
+  return tensors;
+}
+
+// Places what stays of one micro-batch in flight, from 0 on; returns the bytes.
+int64_t PackFlight(const Plan& plan, const std::vector<bool>& stays,
+                   std::vector<int64_t>& offsets) {
+  std::vector<TensorId> sent = {plan.links.to_after, plan.links.to_before};
+  std::erase(sent, kNone);
+  return PackActivations(PackedOf(plan.tensors, stays, true), plan.micro, sent, offsets);
+}
+
 // Packs the activations of lists of ops that take turns.
 class Activations {
  public:
-  explicit Activations(Plan& plan)
+  // `stays`: what has its place elsewhere.
+  Activations(const std::vector<bool>& stays, Plan& plan)
       : plan_(plan),
+        tensors_(PackedOf(plan.tensors, stays, false)),
         gradients_(plan.gradients_sharded ? plan.share_region : plan.gradient_region),
         within_(plan.tensors.size(), -1) {}
 
@@ -90,7 +126,7 @@ class Activations {
     const int64_t gradients = gradients_.bytes;
     const auto pack = [&](std::vector<ReservedRange> reserved) {
       reserved.insert(reserved.end(), others.begin(), others.end());
-      return PackActivations(plan_.tensors, ops, results, within_, reserved, runs);
+      return PackActivations(tensors_, ops, results, within_, reserved, runs);
     };
     const int64_t alone = pack({});
     const int64_t end = pack(of_gradients);
@@ -100,14 +136,17 @@ class Activations {
   }
 
   Plan& plan_;
+  const std::vector<Tensor> tensors_;
   const Region gradients_;       // of which activations may take what is not needed yet
   std::vector<int64_t> within_;  // offsets from their start; -1: not an activation
 };
 
+// But for what stays in flight.
 int64_t BytesOfActivations(const Plan& plan) {
   std::vector<int64_t> offsets(plan.tensors.size());
+  const std::vector<Tensor> tensors = PackedOf(plan.tensors, StaysInFlight(plan), false);
   const auto packed = [&](const std::vector<Op>& ops, const std::vector<TensorId>& results) {
-    return PackActivations(plan.tensors, ops, results, offsets);
+    return PackActivations(tensors, ops, results, offsets);
   };
   return std::max({packed(plan.micro, {}), packed(plan.evaluate, EvaluationResults(plan)),
                    packed(plan.end, {})});
@@ -131,6 +170,7 @@ void LayOutWithCopies(const std::vector<TensorId>& scalars, const std::vector<St
 }  // namespace
 
 std::vector<TensorId> EvaluationResults(const Plan& plan) {
+  if (plan.host.stages > 1) return {};  // which have places of their own
   std::vector<TensorId> results = {plan.eval_losses, plan.eval_correct};
   if (plan.eval_logits != kNone) results.insert(results.begin(), plan.eval_logits);
   return results;
@@ -174,6 +214,16 @@ void LayOut(const std::vector<TensorId>& scalars, Plan& plan) {
     place({plan.leaves});
     place(plan.received);
   });
+  const std::vector<bool> stays = StaysInFlight(plan);
+  plan.flight_region = region([&] {
+    if (plan.host.stages == 1) return;
+    std::vector<int64_t> within(plan.tensors.size(), -1);
+    plan.flight_bytes = PackFlight(plan, stays, within);
+    for (size_t i = 0; i < within.size(); ++i) {
+      if (within[i] >= 0) plan.offsets[i] = end + within[i];
+    }
+    end += plan.in_flight * plan.flight_bytes;
+  });
   plan.partial_region = region([&] {
     for (size_t p = plan.partial_sums.size(); p > 0; --p) {
       place({plan.partial_sums[p - 1].sums, plan.partial_sums[p - 1].gradients});
@@ -191,9 +241,10 @@ void LayOut(const std::vector<TensorId>& scalars, Plan& plan) {
     if (!plan.gradients_sharded) end = PlaceGradients(end, plan);
     if (plan.row_gradient != kNone) place({plan.row_gradient, plan.row_ids});
   });
-  plan.activation_region = region([&] { end += Activations(plan).Place(); });
+  plan.activation_region = region([&] { end += Activations(stays, plan).Place(); });
   if (plan.gradients_sharded) plan.exchanged_gradient_bytes = PackedAlone(GradientRuns(plan), plan);
   plan.gathered_parameter_bytes = PackedAlone(ParameterRuns(plan), plan);
+  plan.backward_from = BackwardFrom(plan.links, plan.micro);
   for (const Alias& alias : plan.aliases) {
     plan.offsets[alias.tensor] = plan.offsets[alias.of] + alias.offset;
   }

@@ -30,16 +30,32 @@ std::vector<size_t> OrderOfLeaves(const Plan& plan) {
   return order;
 }
 
-// Each of the ranks that share the shards has made the sums of its own.
-void ExchangeLeaves(const std::vector<ElementRange>& of_ranks, Plan& plan) {
+// Leaves that one rank has made, and the others need.
+struct MadeLeaves {
+  int64_t rank = 0;
+  ElementRange leaves;
+};
+
+void ExchangeLeaves(const std::vector<MadeLeaves>& made, Plan& plan) {
   if (plan.host.ranks == 1) return;
   ShardExchange exchange{.before_op = static_cast<int64_t>(plan.norm.size())};
-  for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
-    const ElementRange& leaves = of_ranks[rank];
-    if (leaves.size() == 0) continue;
+  for (const MadeLeaves& of_rank : made) {
+    const ElementRange& leaves = of_rank.leaves;
     const TensorId id = AddAlias("leaves", plan.leaves, leaves.first, leaves.size(), plan);
-    plan.tensors[id].made_by = static_cast<int64_t>(rank);
+    plan.tensors[id].made_by = of_rank.rank;
     exchange.tensors.push_back(id);
+  }
+  plan.norm_exchanges.push_back(std::move(exchange));
+}
+
+// The last stage of a pipeline has the losses.
+void ExchangeSums(Plan& plan) {
+  if (plan.host.stages == 1) return;
+  ShardExchange exchange{.before_op = 0};
+  for (const TensorId sum : {plan.loss_sum, plan.z_loss_sum, plan.target_count}) {
+    if (sum == kNone) continue;
+    plan.tensors[sum].made_by = plan.host.ranks - plan.host.in_stage();
+    exchange.tensors.push_back(sum);
   }
   plan.norm_exchanges.push_back(std::move(exchange));
 }
@@ -47,6 +63,7 @@ void ExchangeLeaves(const std::vector<ElementRange>& of_ranks, Plan& plan) {
 }  // namespace
 
 void AddNormOfShards(TensorId sum, Plan& plan) {
+  ExchangeSums(plan);
   const std::vector<int64_t> own = FoldReplicas(plan);
   const auto leaves_of = [&](size_t i) {
     return kernels::scratch::Ceil(own[i], kernels::kNormLeaf);
@@ -62,24 +79,30 @@ void AddNormOfShards(TensorId sum, Plan& plan) {
   for (size_t i = 0; i < plan.gradients.size(); ++i) {
     gradient_of[plan.parameters[i]] = plan.gradients[i];
   }
-  std::vector<ElementRange> of_ranks(plan.host.ranks);
+  std::vector<MadeLeaves> made;
   int64_t end = 0;
   for (const size_t i : OrderOfLeaves(plan)) {
     const ElementRange leaves = {end, end + leaves_of(i)};
     if (leaves.size() == 0) continue;
     end = leaves.end;
     const TensorId parameter = plan.of_group[i];
-    if (const std::optional<ShardOf>& shard = plan.tensors[parameter].shard) {
-      ElementRange& of_rank = of_ranks[shard->HostOf(plan.host.ranks)];
-      of_rank = {of_rank.size() == 0 ? leaves.first : of_rank.first, leaves.end};
+    const Tensor& tensor = plan.tensors[parameter];
+    const int64_t rank = plan.host.HostOf(tensor);
+    // Where there is one stage, every rank has what is no shard, and makes the sums itself.
+    const bool by_all = !plan.host.Divides(tensor);
+    if (!by_all && !made.empty() && made.back().rank == rank &&
+        made.back().leaves.end == leaves.first) {
+      made.back().leaves.end = leaves.end;
+    } else if (!by_all) {
+      made.push_back({.rank = rank, .leaves = leaves});
     }
-    if (!plan.host.hosts(plan.tensors[parameter])) continue;
+    if (!by_all && rank != plan.host.rank) continue;
     plan.norm.push_back(SquaredNormLeaves{
         .x = gradient_of.at(parameter),
         .leaves = AddAlias("leaves", plan.leaves, leaves.first, leaves.size(), plan),
         .n = own[i]});
   }
-  ExchangeLeaves(of_ranks, plan);
+  ExchangeLeaves(made, plan);
   plan.norm.push_back(AddLeaves{.leaves = plan.leaves, .sum = sum, .count = count});
 }
 

@@ -8,8 +8,9 @@ namespace trainyard::plan {
 
 // Appends to plan.norm what writes the sum of the squares of all gradients to `sum` (f64): each
 // leaf (kernels/ops/norm_leaves.h) is of one parameter, so that it does not matter who has which
-// shard. Rows that several shards have are added up (fold_replicas.h) and count once. Where several
-// ranks share the shards, each makes the sums of its own leaves, and is sent the others.
+// shard, or which stage of a pipeline. Rows that several shards have are added up (fold_replicas.h)
+// and count once. Where several ranks share a logical rank, each makes the sums of its own leaves,
+// and is sent the others.
 void AddNormOfShards(TensorId sum, Plan& plan);
 
 }  // namespace trainyard::plan

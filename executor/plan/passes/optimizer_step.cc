@@ -11,6 +11,7 @@
 #include "executor/plan/passes/norm_of_shards.h"
 #include "executor/plan/passes/shard_gradients.h"
 #include "executor/plan/passes/shard_optimizer.h"
+#include "executor/plan/spec/mesh.h"
 #include "kernels/scratch/sizes.h"
 #include "storage/base/status.h"
 
@@ -71,7 +72,7 @@ class OptimizerStep {
   }
 
   // Copies are written when all ranks have stepped. Of tensors that stay whole there are LAMB's
-  // alone: Muon's are not sharded (spec/running.cc).
+  // alone: Muon's are not sharded (spec/parallel.cc).
   void AddOwned() {
     const std::vector<PlacedTensor> placed = PlacedTensors(plan_, parameters_.dense);
     for (const OwnedRun& run : plan_.owned) {
@@ -158,7 +159,7 @@ class OptimizerStep {
   void AddNorm() {
     if (plan_.sharded) {
       AddNormOfOwned();
-    } else if (spec_.parallel().tensor() > 1) {
+    } else if (HasNormOfShards(spec_.parallel())) {
       AddNormOfShards(sum_, plan_);
     } else {
       AddNormOf(ElementType::kBF16);

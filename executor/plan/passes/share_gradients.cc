@@ -81,7 +81,9 @@ void ZeroGradients(Plan& plan) {
   for (const TensorId id : plan.gradients) {
     zeroed.push_back(touches[id].op >= 0 && touches[id].access != Access::kWrite);
   }
-  if (plan.micro_batches == 1) {
+  // In a pipeline a forward pass may run before the gradients of the logical rank before are added
+  // up.
+  if (plan.micro_batches == 1 && plan.host.stages == 1) {
     ZeroInMicro(plan, zeroed, touches);
   } else {
     ZeroBefore(plan, zeroed);
@@ -91,7 +93,7 @@ void ZeroGradients(Plan& plan) {
 std::vector<ReservedRange> GradientsInMicro(const Plan& plan) {
   const auto end = static_cast<int64_t>(plan.micro.size());
   if (plan.gradients_sharded) return SharesInMicro(plan);
-  if (plan.micro_batches != 1 || !plan.partial_sums.empty()) {
+  if (plan.micro_batches != 1 || !plan.partial_sums.empty() || plan.host.stages > 1) {
     return {{.offset = 0, .bytes = plan.gradient_region.bytes, .first = -1, .last = end}};
   }
   std::vector<ReservedRange> reserved = Always(plan, end);

@@ -26,8 +26,8 @@ absl::Status CheckOptimizerFitsSchedule(const v1::Optimizer& optimizer,
 absl::Status ResolvePrecision(v1::Precision& precision);
 absl::Status ResolveResources(v1::Resources& resources);
 absl::Status ResolveParallel(v1::Parallel& parallel, int64_t slots);
-// What is not built yet with parallel.tensor above 1, of a resolved spec.
-absl::Status CheckTensorParallel(const v1::JobSpec& spec);
+// What is not built yet of layers that are cut across ranks, of a resolved spec.
+absl::Status CheckMesh(const v1::JobSpec& spec);
 absl::Status CheckShard(const v1::JobSpec& spec);
 absl::Status CheckArithmetic(const v1::Parallel& parallel);
 absl::Status ResolveEvaluation(v1::Evaluation& evaluation, bool held_out, int64_t micro_batch);
@@ -42,6 +42,7 @@ absl::Status ResolveMetrics(v1::JobSpec& spec);  // after data and evaluation
 bool HasHeldOutSplit(const v1::Data& data);
 
 inline constexpr int64_t kMostLogicalRanks = 65536;
+inline constexpr int64_t kMostSlots = 65536;
 inline constexpr int64_t kWidest = 65536;                    // numbers per token or pixel
 inline constexpr size_t kLongestPattern = 512;               // bytes of a pattern of names
 inline constexpr int64_t kMostTables = 128;                  // kernels::TableList

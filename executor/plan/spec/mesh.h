@@ -9,20 +9,37 @@
 
 namespace trainyard::plan {
 
-// `data` groups of `tensor` ranks. Each group hosts some of the logical ranks, and each of its
-// ranks some of their shards. Neighbours are of one group.
+// `data` groups of `pipeline` stages of `tensor` ranks. Each group hosts some of the logical ranks,
+// each of its stages some of their layers, and each rank of a stage some of the shards of these.
+// Neighbours are of one stage, neighbouring stages of one group.
 struct Mesh {
-  int64_t data = 1, tensor = 1;
+  int64_t data = 1, pipeline = 1, tensor = 1;
 
-  int64_t ranks() const { return data * tensor; }
-  int64_t group_of(int64_t rank) const { return rank / tensor; }
-  int64_t place_in_group(int64_t rank) const { return rank % tensor; }
+  int64_t in_group() const { return pipeline * tensor; }
+  int64_t ranks() const { return data * in_group(); }
+  int64_t group_of(int64_t rank) const { return rank / in_group(); }
+  int64_t place_in_group(int64_t rank) const { return rank % in_group(); }
 };
+
+// The ranks that share each logical rank.
+inline int64_t RanksInGroup(const v1::Parallel& parallel) {
+  return int64_t{std::max(1, parallel.layout().pipeline())} *
+         std::max(1, parallel.layout().tensor());
+}
+
+// Whether ranks may have parts of a logical rank, on some layout: the norm of the gradient is then
+// added up so that it does not matter which (passes/norm_of_shards.h).
+inline bool HasNormOfShards(const v1::Parallel& parallel) {
+  return parallel.tensor() > 1 || parallel.pipeline() > 1;
+}
 
 // Of a gang of spec.resources.max_slots ranks.
 inline Mesh MeshOf(const v1::JobSpec& spec) {
-  const int64_t tensor = std::max(1, spec.parallel().layout().tensor());
-  return {.data = std::max<int64_t>(1, spec.resources().max_slots() / tensor), .tensor = tensor};
+  const v1::Layout& layout = spec.parallel().layout();
+  return {
+      .data = std::max<int64_t>(1, spec.resources().max_slots() / RanksInGroup(spec.parallel())),
+      .pipeline = std::max(1, layout.pipeline()),
+      .tensor = std::max(1, layout.tensor())};
 }
 
 // Whether a logical rank makes its share of the batch as one micro-batch: what it has made is

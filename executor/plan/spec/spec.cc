@@ -81,7 +81,7 @@ absl::StatusOr<v1::JobSpec> ResolveSpec(const v1::JobSpec& spec) {
   if (s.has_fine_tune()) TY_RETURN_IF_ERROR(ResolveFineTune(*s.mutable_fine_tune()));
   TY_RETURN_IF_ERROR(ResolveStartTokenizer(s.fine_tune(), *s.mutable_data()));
   TY_RETURN_IF_ERROR(CheckLoss(s.model(), s.training()));
-  TY_RETURN_IF_ERROR(CheckTensorParallel(s));
+  TY_RETURN_IF_ERROR(CheckMesh(s));
   TY_RETURN_IF_ERROR(ResolveMetrics(s));
   return s;
 }

@@ -122,6 +122,33 @@ TEST(TrafficOfShards, IsWhatThePlanSays) {
   }
 }
 
+// Stages send in each micro-batch what goes on and what goes back, the middle one both.
+TEST(TrafficOfStages, IsWhatThePlanSays) {
+  const TempFolder folder;
+  const Family llama = {"llama",
+                        "model { llama { layers: 3 heads: 4 width: 16 context: 8 mlp_width: 21 "
+                        "tie_embeddings: true } } parallel { pipeline: 3 tensor: 2 }"};
+  struct Layout {
+    int ranks, tensor, stages;
+  };
+  for (const Layout& on : {Layout{3, 1, 3}, {2, 1, 2}, {6, 2, 3}, {4, 1, 2}}) {
+    v1::JobSpec spec = EightRanks(llama, folder.path(), on.ranks, v1::Parallel::NONE, on.tensor);
+    spec.mutable_parallel()->mutable_layout()->set_pipeline(on.stages);
+    spec = plan::ResolveSpec(spec).value();
+    const auto dataset = data::OpenDataset(spec.data(), plan::WindowingOf(spec.model())).value();
+    const int64_t most =
+        plan::BuildLargestPlan(spec, dataset->facts()).value().summary.sent_bytes_per_step();
+    InThreads(on.ranks, [&](Communicator& communicator) {
+      const plan::Plan plan = plan::BuildPlan(spec, dataset->facts(), communicator.rank()).value();
+      const int64_t planned = plan::TrafficOfRanks(plan)[plan.rank].bytes();
+      EXPECT_LE(planned, most);
+      EXPECT_THAT(SentInSteps(spec, plan, *dataset, communicator, /*with_next=*/false),
+                  Each(planned))
+          << "rank " << communicator.rank() << " of " << on.ranks << ", " << on.stages << " stages";
+    });
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Families, GangTraffic,
     ::testing::Values(

@@ -8,21 +8,33 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/unit/engine/engine_fixture.h"
 #include "tests/unit/engine/in_threads.h"
 
 namespace trainyard::engine {
 
-// What rank 0 saw of a run on `ranks` ranks, of which each `sharing` share the shards of some
-// logical ranks, and how it ended on each.
+// Ranks, of which each `stages` times `sharing` share some logical ranks: `sharing` the shards of
+// each stage of their layers.
+struct Layout {
+  int ranks = 1, sharing = 1, stages = 1;
+
+  std::string Words() const {
+    return absl::StrCat(" on ", ranks, ", ", sharing, " share, ", stages, " stages");
+  }
+};
+
+// What rank 0 saw of a run, and how it ended on each.
 class OnRanks {
  public:
-  OnRanks(v1::JobSpec spec, const std::string& root, int ranks, int sharing = 1,
+  OnRanks(v1::JobSpec spec, const std::string& root, const Layout& layout,
           const std::optional<RestorePoint>& restore = std::nullopt)
-      : ended(ranks) {
-    spec.mutable_resources()->set_min_slots(ranks);
-    if (sharing > 1) spec.mutable_parallel()->mutable_layout()->set_tensor(sharing);
-    InThreads(ranks, [&](Communicator& communicator) {
+      : ended(layout.ranks) {
+    spec.mutable_resources()->set_min_slots(layout.ranks);
+    v1::Layout& told = *spec.mutable_parallel()->mutable_layout();
+    told.set_tensor(layout.sharing);
+    told.set_pipeline(layout.stages);
+    InThreads(layout.ranks, [&](Communicator& communicator) {
       const auto device = kernels::OpenCpu(1).value();
       RecordingObserver other;
       RecordingObserver& observer = communicator.rank() == 0 ? seen : other;
@@ -30,6 +42,10 @@ class OnRanks {
           RunOn(*device, spec, root, observer, restore, 1, &communicator).status();
     });
   }
+
+  OnRanks(const v1::JobSpec& spec, const std::string& root, int ranks, int sharing = 1,
+          const std::optional<RestorePoint>& restore = std::nullopt)
+      : OnRanks(spec, root, Layout{.ranks = ranks, .sharing = sharing}, restore) {}
 
   // Every rank ended well.
   void ExpectOk() const {

@@ -85,8 +85,8 @@ TEST_F(JobServiceTest, EveryWrongFieldIsNamed) {
        [](auto& r) { r.set_request_id(std::string(65, 'x')); }},
       {"spec.training.batch_size", grpc::INVALID_ARGUMENT,
        [](auto& r) { r.mutable_job()->mutable_spec()->mutable_training()->set_batch_size(0); }},
-      {"spec.parallel.pipeline", grpc::UNIMPLEMENTED,
-       [](auto& r) { r.mutable_job()->mutable_spec()->mutable_parallel()->set_pipeline(2); }},
+      {"spec.parallel.sequence", grpc::UNIMPLEMENTED,
+       [](auto& r) { r.mutable_job()->mutable_spec()->mutable_parallel()->set_sequence(2); }},
       {"spec.data.text.path: /nowhere/text.txt: No such file", grpc::INVALID_ARGUMENT,
        [](auto& r) {
          r.mutable_job()->mutable_spec()->mutable_data()->mutable_text()->set_tokenizer(

@@ -96,7 +96,7 @@ TEST_F(LayoutsTest, VaryHowManyRanksShareShardsForWhoAsks) {
   request.set_slots(0, 5);
   EXPECT_THAT(Plan(request).error_message(),
               HasSubstr("slots: found 5, expected 1 to 4, the logical ranks of the job "
-                        "(spec.parallel.logical_ranks) times 2 ranks that share shards of each"));
+                        "(spec.parallel.logical_ranks) times 2 ranks that share each"));
 }
 
 TEST_F(LayoutsTest, RefusesWithTheFieldAndWhatWasExpected) {

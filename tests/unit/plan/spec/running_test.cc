@@ -169,7 +169,8 @@ const std::vector<BadSpec>& RunningTable() {
        kUnbuilt,
        "spec.optimizer: muon with spec.parallel.tensor 2 is not built yet; use adamw or sgd"},
       {"pipeline", MlpSpec, [](auto& s) { s.mutable_parallel()->set_pipeline(4); }, kUnbuilt,
-       "spec.parallel.pipeline: 4 pipeline-parallel ranks is not built yet; use 1"},
+       "spec.parallel.pipeline: 4 stages of mlp is not built yet; use 1; gpt, llama, "
+       "bert and vit can be cut"},
       {"sequence", MlpSpec, [](auto& s) { s.mutable_parallel()->set_sequence(0); }, kInvalid,
        "spec.parallel.sequence: 0 is less than 1"},
       {"no time for progress", MlpSpec,

@@ -1,0 +1,65 @@
+#pragma once
+
+// What a rank computes that has one stage of a pipeline.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "executor/engine/session.h"
+#include "executor/engine/shards_across_ranks.h"
+#include "executor/engine/step_parts.h"
+#include "executor/plan/graph/pipeline.h"
+#include "kernels/device.h"
+
+namespace trainyard::engine {
+
+// Makes the passes of a step over several micro-batches at once, in the order of
+// plan::ActionsOf. A neighbour that is not there yet is waited for; ShardsAcrossRanks says how
+// long, and what becomes of it.
+class Stage {
+ public:
+  // What goes around the passes over a micro-batch, by its number within the rank's step.
+  struct Around {
+    // Before its first pass: puts it in place as number `flight` of those in flight.
+    std::function<absl::Status(int64_t micro_batch, int64_t flight)> load;
+    // Before a pass that other micro-batches came before: its StepState is put in place again.
+    std::function<void(int64_t micro_batch)> resume;
+    // Before and after its gradients are added to what the rank has.
+    std::function<void(int64_t micro_batch)> before_sums, after_sums;
+  };
+
+  // `micro`, by partial sum: the kernels of plan.micro with the exchanges of `shards`, for the
+  // first micro-batch in flight. `parts` are those of the rank's step. `session` and `shards` must
+  // outlive it.
+  static absl::StatusOr<std::unique_ptr<Stage>> Create(Session& session, ShardsAcrossRanks& shards,
+                                                       const std::vector<kernels::Kernels>& micro,
+                                                       const std::vector<StepPart>& parts);
+
+  // All passes of a step.
+  absl::Status Run(const Around& around);
+
+  // `micro`, kernels of one micro-batch as Create has them: they receive before a pass and send
+  // after it what goes between the stages, so that micro-batches go through the pipeline one by
+  // one.
+  kernels::Kernels OneByOne(kernels::Kernels micro);
+
+ private:
+  Stage(Session& session, ShardsAcrossRanks& shards, const std::vector<StepPart>& parts);
+
+  absl::Status Pass(const plan::StageAction& action, const Around& around);
+  // Sends or receives what `kind` says.
+  void Move(plan::StageAction::Kind kind, int64_t flight);
+
+  Session& session_;
+  ShardsAcrossRanks& shards_;
+  const std::vector<plan::StageAction> actions_;
+  std::vector<int64_t> partials_;                // by micro-batch
+  std::vector<Program> forward_;                 // by number in flight
+  std::vector<std::vector<Program>> with_sums_;  // by partial sum, by number in flight
+};
+
+}  // namespace trainyard::engine

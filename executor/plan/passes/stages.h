@@ -1,0 +1,51 @@
+#pragma once
+
+// The stages of a pipeline: which layers are whose, and what goes from one to the next.
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "executor/plan/graph/plan.h"
+
+namespace trainyard::plan {
+
+// Gives each parameter of a forward graph its stage (Tensor::stage). A stage begins with an op that
+// is the first to read a parameter, where one activation alone goes on from the ops before it;
+// `copies`: from a parameter to its copy in 16 bits, which ops read in its place. All stages have
+// about as many FLOPs as that allows. kInvalidArgument: the graph can be cut in fewer stages only.
+absl::Status AssignStages(int64_t stages, const absl::flat_hash_map<TensorId, TensorId>& copies,
+                          Graph& graph);
+
+// A graph of which the first `forward` ops are the forward pass, and the next `loss` ops the loss;
+// behind them the backward pass. gradient_of[i]: of which forward op the i-th op of that is a part.
+struct StagedGraph {
+  size_t forward = 0, loss = 0;
+  std::vector<size_t> gradient_of;
+};
+
+// Leaves out of graph.ops what belongs to other stages than that of `host`; what it needs of them
+// is received (TensorKind::kReceived).
+struct HostedStage {
+  size_t forward = 0;  // how many of the forward ops are left
+  double flops_elsewhere = 0;
+  StageLinks links;
+};
+HostedStage HostStage(const ShardHost& host, const absl::flat_hash_map<TensorId, TensorId>& copies,
+                      const StagedGraph& staged, Graph& graph);
+
+// The op of `ops` with which the backward pass of a stage begins: the first that reads what the
+// stage behind it sends. ops.size(): it is the last stage.
+int64_t BackwardFrom(const StageLinks& links, const std::vector<Op>& ops);
+
+// For plan.evaluate, whose links are `links`: before its first op what comes from the stage before,
+// behind its last what goes to the next, and then `results` from the last stage to all.
+void AddStageExchanges(const StageLinks& links, const std::vector<TensorId>& results, Plan& plan);
+
+// A stage that trains nothing, and those before it, would get no gradient: kInvalidArgument names
+// one. plan.of_group are the parameters of all stages, in `graph`.
+absl::Status CheckStagesTrain(const Graph& graph, const Plan& plan);
+
+}  // namespace trainyard::plan

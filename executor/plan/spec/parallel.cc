@@ -1,0 +1,309 @@
+// How the ranks of a job share it out: the mesh, its layout, and what each keeps.
+
+#include "executor/plan/spec/checks.h"
+#include "executor/plan/spec/mesh.h"
+#include "executor/plan/spec/spec.h"
+#include "storage/base/status.h"
+
+namespace trainyard::plan {
+
+namespace {
+
+// The next multiple of `sharing` that the job may have instead of `slots`: the one above, else, of
+// few logical ranks or very many slots, the one below; 0: neither.
+int64_t SlotsThatGroup(const v1::Parallel& parallel, int64_t slots, int64_t sharing) {
+  const int64_t below = slots / sharing * sharing, above = below + sharing;
+  const bool said = parallel.has_logical_ranks();
+  if (above <= kMostSlots && (!said || parallel.logical_ranks() >= above / sharing)) return above;
+  return said && parallel.logical_ranks() < below / sharing ? 0 : below;
+}
+
+absl::Status CheckLayout(const v1::Parallel& parallel) {
+  const v1::Layout& layout = parallel.layout();
+  const std::string at = "spec.parallel.layout.";
+  if (layout.has_tensor() && (layout.tensor() < 1 || layout.tensor() > parallel.tensor())) {
+    return Invalid(at + "tensor", layout.tensor(), " is not in [1, ", parallel.tensor(),
+                   "]: so many ranks share the shards of a logical rank, of which there are "
+                   "spec.parallel.tensor");
+  }
+  if (layout.has_pipeline() && (layout.pipeline() < 1 || layout.pipeline() > parallel.pipeline())) {
+    return Invalid(at + "pipeline", layout.pipeline(), " is not in [1, ", parallel.pipeline(),
+                   "]: in so many stages the layers are cut, and spec.parallel.pipeline says how "
+                   "many there may be");
+  }
+  return absl::OkStatus();
+}
+
+// How many groups of ranks, which share a logical rank, `slots` slots are.
+absl::StatusOr<int64_t> GroupsOf(const v1::Parallel& parallel, int64_t slots) {
+  TY_RETURN_IF_ERROR(CheckLayout(parallel));
+  const int64_t sharing = RanksInGroup(parallel);
+  if (slots % sharing != 0) {
+    const int64_t instead = SlotsThatGroup(parallel, slots, sharing);
+    const bool staged = parallel.layout().pipeline() > 1;
+    return Invalid(
+        staged ? "spec.parallel.layout" : "spec.parallel.layout.tensor", sharing,
+        staged ? " ranks, tensor times pipeline, do not divide the " : " does not divide the ",
+        slots, " slots of spec.resources; ",
+        instead > 0 ? absl::StrCat("use ", instead, " slots, or ") : "", "let fewer ranks share");
+  }
+  return slots / sharing;
+}
+
+}  // namespace
+
+absl::Status ResolveParallel(v1::Parallel& parallel, int64_t slots) {
+  const std::string at = "spec.parallel.";
+  if (!parallel.has_tensor()) parallel.set_tensor(1);
+  if (!parallel.has_pipeline()) parallel.set_pipeline(1);
+  if (!parallel.has_sequence()) parallel.set_sequence(1);
+  TY_RETURN_IF_ERROR(CheckRange(at + "tensor", parallel.tensor(), 1, 128));
+  TY_RETURN_IF_ERROR(CheckRange(at + "pipeline", parallel.pipeline(), 1, 128));
+  TY_ASSIGN_OR_RETURN(const int64_t groups, GroupsOf(parallel, slots));
+  // The default is not written down: workers of an older version know no such field.
+  if (parallel.layout().tensor() <= 1) parallel.mutable_layout()->clear_tensor();
+  if (parallel.layout().pipeline() <= 1) parallel.mutable_layout()->clear_pipeline();
+  if (RanksInGroup(parallel) == 1) parallel.clear_layout();
+  // The default does not go by the layout, which changes no bit.
+  if (!parallel.has_logical_ranks()) parallel.set_logical_ranks(static_cast<int32_t>(slots));
+  TY_RETURN_IF_ERROR(
+      CheckRange(at + "logical_ranks", parallel.logical_ranks(), 1, kMostLogicalRanks));
+  if (parallel.logical_ranks() < groups) {
+    return Invalid(at + "logical_ranks", parallel.logical_ranks(), " cannot be shared by ", slots,
+                   " slots: ", groups == slots ? "each takes" : "each group of them takes",
+                   " at least one; use ", groups, " or more, or fewer slots");
+  }
+  TY_RETURN_IF_ERROR(CheckAtLeast(at + "sequence", parallel.sequence(), 1));
+  if (parallel.sequence() > 1) {
+    return NotBuilt(at + "sequence", absl::StrCat(parallel.sequence(), " sequence-parallel ranks"),
+                    "use 1");
+  }
+  const double timeout = parallel.progress_timeout_seconds();
+  if (parallel.has_progress_timeout_seconds() && !(timeout >= 1 && timeout <= 86400)) {
+    return Invalid(at + "progress_timeout_seconds", timeout,
+                   " is not in [1, 86400]; leave it out to go by the time of a step");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckArithmetic(const v1::Parallel& parallel) {
+  const std::string at = "spec.parallel.arithmetic";
+  switch (parallel.arithmetic()) {
+    // The default is not written down: workers of an older version know no such field.
+    case v1::Parallel::ARITHMETIC_UNSPECIFIED:
+    case v1::Parallel::ANY:
+    case v1::Parallel::SAME_IN_ATTEMPT:
+    case v1::Parallel::SAME:
+      return absl::OkStatus();
+    default:
+      return Invalid(at, static_cast<int>(parallel.arithmetic()),
+                     " is no choice; use SAME, SAME_IN_ATTEMPT or ANY, or leave it out");
+  }
+}
+
+namespace {
+
+// Planning takes time by the square of them.
+constexpr int64_t kMostLayerShards = 2048;
+
+// What is not built yet where several ranks share a logical rank.
+absl::Status CheckSharedRanks(const v1::JobSpec& spec) {
+  const v1::Layout& layout = spec.parallel().layout();
+  const bool staged = layout.pipeline() > 1;
+  const std::string axis = staged ? "layout.pipeline" : "layout.tensor";
+  const std::string with =
+      absl::StrCat(" with spec.parallel.", axis, " ", staged ? layout.pipeline() : layout.tensor());
+  if (spec.resources().min_slots() != spec.resources().max_slots()) {
+    return NotBuilt("spec.resources.min_slots", "an elastic job" + with,
+                    absl::StrCat("use as many as max_slots, ", spec.resources().max_slots()));
+  }
+  if (spec.training().on_non_finite() == v1::Training::ROLL_BACK) {
+    return NotBuilt("spec.training.on_non_finite", "ROLL_BACK" + with, "use HALT");
+  }
+  if (spec.training().has_recompute()) {
+    return NotBuilt("spec.training.recompute", "to recompute activations" + with,
+                    staged && layout.tensor() > 1
+                        ? "leave it out, and the layout"
+                        : absl::StrCat("leave it out, or use ", axis, " 1"));
+  }
+  return absl::OkStatus();
+}
+
+int64_t LayersOf(const v1::Model& model) {
+  return model.has_gpt()     ? model.gpt().layers()
+         : model.has_llama() ? model.llama().layers()
+         : model.has_bert()  ? model.bert().layers()
+                             : model.vit().layers();
+}
+
+// What is not built yet of jobs that may be cut across ranks, by the field `axis` of spec.parallel.
+absl::Status CheckCut(const v1::JobSpec& spec, const std::string& axis, int32_t size) {
+  const std::string with = absl::StrCat(" with spec.parallel.", axis, " ", size);
+  if (spec.resources().device() != v1::Resources::CPU) {
+    return NotBuilt("spec.resources.device", "a slot that may be a GPU" + with, "use CPU");
+  }
+  const v1::Parallel::Shard shard = spec.parallel().shard();
+  if (shard != v1::Parallel::SHARD_UNSPECIFIED && shard != v1::Parallel::NONE) {
+    return NotBuilt("spec.parallel.shard", v1::Parallel::Shard_Name(shard) + with, "use NONE");
+  }
+  if (spec.optimizer().has_muon()) {
+    return NotBuilt("spec.optimizer", "muon" + with, "use adamw or sgd");
+  }
+  if (spec.fine_tune().has_lora()) {
+    return NotBuilt("spec.fine_tune.lora", "low-rank adaptation" + with, "use 1");
+  }
+  if (!spec.fine_tune().from().empty()) {
+    return NotBuilt("spec.fine_tune.from", "a start from other weights" + with, "use 1");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTensorParallel(const v1::JobSpec& spec) {
+  const int32_t tensor = spec.parallel().tensor();
+  if (tensor == 1) return absl::OkStatus();
+  const v1::Model& model = spec.model();
+  if (!model.has_gpt() && !model.has_llama() && !model.has_bert() && !model.has_vit()) {
+    return NotBuilt("spec.parallel.tensor",
+                    absl::StrCat(tensor, " shards of ", FamilyOf(spec.model())),
+                    "use 1; gpt, llama, bert and vit can be cut");
+  }
+  const int64_t layers = LayersOf(model);
+  if (layers * tensor > kMostLayerShards) {
+    return Invalid(
+        "spec.parallel.tensor", tensor,
+        absl::StrCat(" cuts ", layers, " layers into ", layers * tensor,
+                     " shards; expected at most ", kMostLayerShards, ", which is tensor ",
+                     std::max<int64_t>(1, kMostLayerShards / layers)));
+  }
+  if (spec.optimizer().has_lamb()) {
+    return NotBuilt("spec.optimizer", absl::StrCat("lamb with spec.parallel.tensor ", tensor),
+                    "use adamw or sgd");
+  }
+  return CheckCut(spec, "tensor", tensor);
+}
+
+// Of all stages over all micro-batches of a step, of which every rank makes a timetable.
+constexpr int64_t kMostPasses = int64_t{1} << 18;
+
+absl::Status CheckPipeline(const v1::JobSpec& spec) {
+  const std::string at = "spec.parallel.pipeline";
+  const int32_t stages = spec.parallel().pipeline();
+  if (stages == 1) return absl::OkStatus();
+  const v1::Model& model = spec.model();
+  if (!model.has_gpt() && !model.has_llama() && !model.has_bert() && !model.has_vit()) {
+    return NotBuilt(at, absl::StrCat(stages, " stages of ", FamilyOf(model)),
+                    "use 1; gpt, llama, bert and vit can be cut");
+  }
+  if (const int64_t layers = LayersOf(model); stages > layers) {
+    return Invalid(at, stages, " is more than the ", layers, " layers of the model; use at most ",
+                   layers);
+  }
+  const int64_t micro_batches =
+      std::max(1, spec.training().batch_size() / std::max(1, spec.training().micro_batch_size()));
+  if (const int64_t most = kMostPasses / micro_batches;
+      spec.parallel().layout().pipeline() > most) {
+    return Invalid("spec.parallel.layout.pipeline", spec.parallel().layout().pipeline(),
+                   absl::StrCat(" stages of a step of ", micro_batches,
+                                " micro-batches are too many to put in order; expected at most ",
+                                most, ", or larger micro-batches"));
+  }
+  return CheckCut(spec, "pipeline", stages);
+}
+
+}  // namespace
+
+absl::Status CheckMesh(const v1::JobSpec& spec) {
+  TY_RETURN_IF_ERROR(CheckTensorParallel(spec));
+  TY_RETURN_IF_ERROR(CheckPipeline(spec));
+  return RanksInGroup(spec.parallel()) > 1 ? CheckSharedRanks(spec) : absl::OkStatus();
+}
+
+namespace {
+
+// A GPU records what it computes in each round of logical ranks.
+constexpr int64_t kMostRecordedRounds = 64;
+
+absl::Status CheckRounds(const v1::JobSpec& spec) {
+  const v1::Resources& resources = spec.resources();
+  if (resources.device() == v1::Resources::CPU || resources.max_slots() < 2) {
+    return absl::OkStatus();
+  }
+  const int64_t logical_ranks = spec.parallel().logical_ranks();
+  const int64_t slots = std::max(2, resources.min_slots());  // of one nothing is sharded
+  const int64_t rounds = (logical_ranks + slots - 1) / slots;
+  if (rounds <= kMostRecordedRounds) return absl::OkStatus();
+  const int64_t enough = (logical_ranks + kMostRecordedRounds - 1) / kMostRecordedRounds;
+  const std::string more =
+      enough > resources.max_slots()
+          ? "use"
+          : absl::StrCat("set spec.resources.min_slots to ", enough, ", or use");
+  return Invalid(
+      "spec.parallel.shard", v1::Parallel::Shard_Name(spec.parallel().shard()),
+      absl::StrCat(" lets ", slots, " GPUs take ", logical_ranks, " logical ranks in turn, in ",
+                   rounds, " rounds; expected at most ", kMostRecordedRounds, ": ", more,
+                   " fewer logical ranks, device CPU, or shard OPTIMIZER"));
+}
+
+// What is not built of gradients that are sharded, or cannot be.
+absl::Status CheckShardedGradients(const v1::JobSpec& spec) {
+  const std::string at = "spec.parallel.shard";
+  const std::string what = v1::Parallel::Shard_Name(spec.parallel().shard());
+  if (spec.optimizer().has_muon()) return NotBuilt(at, what + " with Muon", "use NONE");
+  const int64_t share = spec.training().batch_size() / spec.parallel().logical_ranks();
+  const int64_t micro_batch = spec.training().micro_batch_size();
+  if (share == micro_batch) return CheckRounds(spec);
+  const int64_t wanted = spec.training().batch_size() / micro_batch;
+  const std::string more = wanted > kMostLogicalRanks
+                               ? ""
+                               : absl::StrCat("spec.parallel.logical_ranks to ", wanted, ", or ");
+  return Invalid(
+      at, what,
+      absl::StrCat(" hands out what a logical rank has made of its only micro-batch, and here each "
+                   "has ",
+                   share / micro_batch, ": set ", more, "spec.training.micro_batch_size to ", share,
+                   ", or shard OPTIMIZER"));
+}
+
+// What is not built of parameters that are sharded.
+absl::Status CheckShardedParameters(const v1::JobSpec& spec) {
+  const std::string with = " with spec.parallel.shard PARAMETERS";
+  if (spec.resources().device() != v1::Resources::CPU) {
+    return NotBuilt("spec.resources.device", "a slot that may be a GPU" + with,
+                    "use CPU, or shard GRADIENTS");
+  }
+  if (spec.training().has_ema_decay()) {
+    return NotBuilt("spec.training.ema_decay", "averages of parameters" + with,
+                    "leave it out, or use shard GRADIENTS");
+  }
+  if (spec.fine_tune().has_lora()) {
+    return NotBuilt("spec.fine_tune.lora", "low-rank adaptation" + with, "use shard GRADIENTS");
+  }
+  return CheckShardedGradients(spec);
+}
+
+}  // namespace
+
+// The default is not written down: workers of an older version know no such field.
+absl::Status CheckShard(const v1::JobSpec& spec) {
+  const std::string at = "spec.parallel.shard";
+  switch (spec.parallel().shard()) {
+    case v1::Parallel::SHARD_UNSPECIFIED:
+    case v1::Parallel::NONE:
+      return absl::OkStatus();
+    case v1::Parallel::OPTIMIZER:
+      // The plan would have to count what the rank with the largest matrix needs to step it.
+      if (spec.optimizer().has_muon()) return NotBuilt(at, "OPTIMIZER with Muon", "use NONE");
+      return absl::OkStatus();
+    case v1::Parallel::GRADIENTS:
+      return CheckShardedGradients(spec);
+    case v1::Parallel::PARAMETERS:
+      return CheckShardedParameters(spec);
+    default:
+      return Invalid(
+          at, static_cast<int>(spec.parallel().shard()),
+          " is nothing to share out; use NONE, OPTIMIZER, GRADIENTS or PARAMETERS, or leave it "
+          "out");
+  }
+}
+
+}  // namespace trainyard::plan

@@ -1,0 +1,179 @@
+#include "executor/plan/passes/stages.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "executor/plan/build.h"
+#include "executor/plan/spec/mesh.h"
+#include "executor/plan/spec/spec.h"
+#include "tests/unit/plan/specs.h"
+
+namespace trainyard::plan {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Four layers that may be cut into as many stages.
+v1::JobSpec InStages(int stages, int ranks) {
+  v1::JobSpec spec = LlamaSpec();
+  spec.mutable_model()->mutable_llama()->set_layers(4);
+  spec.mutable_resources()->set_device(v1::Resources::CPU);
+  spec.mutable_resources()->set_min_slots(ranks);
+  spec.mutable_parallel()->set_pipeline(4);
+  if (stages > 1) spec.mutable_parallel()->mutable_layout()->set_pipeline(stages);
+  spec.mutable_parallel()->set_logical_ranks(ranks / stages);
+  return spec;
+}
+
+std::vector<Plan> PlansOfStages(const v1::JobSpec& spec, int ranks) {
+  std::vector<Plan> plans;
+  for (int rank = 0; rank < ranks; ++rank) {
+    plans.push_back(BuildPlan(ResolveSpec(spec).value(), TokenFacts(64), rank).value());
+  }
+  return plans;
+}
+
+TEST(Stages, EveryParameterIsOfOneStage) {
+  for (const int stages : {2, 3, 4}) {
+    const std::vector<Plan> plans = PlansOfStages(InStages(stages, stages), stages);
+    std::map<std::string, int> hosts;
+    for (const Plan& plan : plans) {
+      EXPECT_FALSE(plan.parameters.empty());
+      for (const TensorId id : plan.parameters) ++hosts[plan.tensors[id].name];
+    }
+    EXPECT_EQ(hosts.size(), plans[0].of_group.size());
+    for (const auto& [name, count] : hosts) EXPECT_EQ(count, 1) << name;
+  }
+}
+
+// What one stage sends the next one receives, and a stage has the ends of the pipeline alone.
+TEST(Stages, PassOneActivationOnAndItsGradientBack) {
+  const std::vector<Plan> plans = PlansOfStages(InStages(4, 4), 4);
+  const auto dims = [](const Plan& plan, TensorId id) { return plan.tensors[id].dims; };
+  for (size_t stage = 0; stage < plans.size(); ++stage) {
+    const StageLinks& links = plans[stage].links;
+    EXPECT_EQ(links.from_before == kNone, stage == 0);
+    EXPECT_EQ(links.to_before == kNone, stage == 0);
+    EXPECT_EQ(links.to_after == kNone, stage + 1 == plans.size());
+    EXPECT_EQ(links.from_after == kNone, stage + 1 == plans.size());
+    const bool last = plans[stage].backward_from == static_cast<int64_t>(plans[stage].micro.size());
+    EXPECT_EQ(last, stage + 1 == plans.size());
+    EXPECT_EQ(plans[stage].in_flight, 1) << "of a step of one micro-batch";
+    if (stage + 1 == plans.size()) continue;
+    const Plan& next = plans[stage + 1];
+    EXPECT_EQ(dims(plans[stage], links.to_after), dims(next, next.links.from_before));
+    EXPECT_EQ(dims(plans[stage], links.from_after), dims(next, next.links.to_before));
+  }
+}
+
+TEST(Stages, HaveAboutEquallyMuchToDoAndTakeLessMemory) {
+  const Plan alone = PlansOfStages(InStages(1, 1), 1)[0];
+  const std::vector<Plan> plans = PlansOfStages(InStages(4, 4), 4);
+  double flops = 0;
+  for (const Plan& plan : plans) {
+    const double all = plan.summary.flops_per_step();
+    EXPECT_DOUBLE_EQ(all, alone.summary.flops_per_step());
+    const double own = all - plan.flops_elsewhere * static_cast<double>(plan.micro_batches);
+    EXPECT_LT(own, 0.4 * all);
+    flops += own;
+    EXPECT_EQ(plan.summary.parameters(), alone.summary.parameters());
+    EXPECT_LT(plan.summary.parameter_bytes(), alone.summary.parameter_bytes() / 2);
+    EXPECT_LT(plan.summary.optimizer_bytes(), alone.summary.optimizer_bytes() / 2);
+    EXPECT_GT(plan.summary.bubble_share(), 0);
+  }
+  EXPECT_NEAR(flops / alone.summary.flops_per_step(), 1, 1e-9);
+}
+
+// The embedding in the first stage and the head in the last have the same weights, and one norm.
+TEST(Stages, AHeadThatIsTiedHasAParameterOfItsOwn) {
+  v1::JobSpec spec = InStages(2, 2);
+  spec.mutable_model()->mutable_llama()->set_tie_embeddings(true);
+  const std::vector<Plan> plans = PlansOfStages(spec, 2);
+  v1::JobSpec whole = spec;
+  whole.mutable_parallel()->set_pipeline(1);
+  whole.mutable_parallel()->clear_layout();
+  whole.mutable_resources()->set_min_slots(1);
+  const int64_t parameters = PlansOfStages(whole, 1)[0].summary.parameters();
+  for (const Plan& plan : plans) {
+    EXPECT_EQ(plan.summary.parameters(), parameters) << "which counts once";
+    int tables = 0;
+    for (const TensorId id : plan.parameters) {
+      const Tensor& parameter = plan.tensors[id];
+      if (parameter.shard && parameter.shard->whole == "model.embed_tokens.weight") ++tables;
+    }
+    EXPECT_EQ(tables, 1);
+    ASSERT_EQ(plan.norm_exchanges.size(), 3u) << "of losses, of its gradients, of leaves";
+    EXPECT_THAT(plan.norm_exchanges[1].ranks, ::testing::ElementsAre(0, 1));
+    EXPECT_EQ(plan.norm_exchanges[1].tensors.size(), 2u);
+  }
+}
+
+TEST(Stages, GroupsOfStagesOfShards) {
+  v1::JobSpec spec = InStages(2, 8);
+  spec.mutable_parallel()->set_logical_ranks(2);
+  spec.mutable_parallel()->set_tensor(2);
+  spec.mutable_parallel()->mutable_layout()->set_tensor(2);
+  const Mesh mesh = MeshOf(ResolveSpec(spec).value());
+  EXPECT_EQ(mesh.data, 2);
+  EXPECT_EQ(mesh.pipeline, 2);
+  EXPECT_EQ(mesh.tensor, 2);
+  const std::vector<Plan> plans = PlansOfStages(spec, 8);
+  for (int64_t rank = 0; rank < 8; ++rank) {
+    const ShardHost& host = plans[rank].host;
+    EXPECT_EQ(plans[rank].rank, rank / 4);
+    EXPECT_EQ(host.stage(), rank % 4 / 2);
+    EXPECT_EQ(host.place(), rank % 2);
+    for (const ShardExchange& exchange : plans[rank].micro_exchanges) {
+      const int64_t first = host.stage() * 2;
+      EXPECT_THAT(exchange.ranks, ::testing::ElementsAre(first, first + 1)) << "of the stage alone";
+    }
+  }
+}
+
+// Such a stage, and those before it, would get no gradient.
+TEST(Stages, OneThatTrainsNothingIsRefused) {
+  v1::JobSpec spec = InStages(4, 4);
+  for (const auto& [pattern, frozen] : {std::pair{"*layers.3*", false}, {"*", true}}) {
+    v1::ParameterGroup& group = *spec.mutable_optimizer()->add_groups();
+    group.set_pattern(pattern);
+    group.set_frozen(frozen);
+  }
+  for (int rank = 0; rank < 4; ++rank) {
+    const auto plan = BuildPlan(ResolveSpec(spec).value(), TokenFacts(64), rank);
+    EXPECT_THAT(std::string(plan.status().message()),
+                HasSubstr("spec.optimizer.groups: of the 4 stages of spec.parallel.layout.pipeline "
+                          "number 1 has frozen parameters alone"));
+  }
+}
+
+TEST(Stages, WhatCannotBeIsRefused) {
+  const auto why = [](const v1::JobSpec& spec) {
+    return std::string(ResolveSpec(spec).status().message());
+  };
+  EXPECT_THAT(why(InStages(3, 4)),
+              HasSubstr("spec.parallel.layout: 3 ranks, tensor times pipeline, "
+                        "do not divide the 4 slots of spec.resources"));
+  v1::JobSpec many = InStages(4, 4);
+  many.mutable_parallel()->mutable_layout()->set_pipeline(5);
+  EXPECT_THAT(why(many), HasSubstr("spec.parallel.layout.pipeline: 5 is not in [1, 4]"));
+  v1::JobSpec deep = InStages(1, 1);
+  deep.mutable_parallel()->set_pipeline(5);
+  EXPECT_THAT(why(deep), HasSubstr("spec.parallel.pipeline: 5 is more than the 4 layers"));
+  v1::JobSpec gpu = InStages(2, 2);
+  gpu.mutable_resources()->set_device(v1::Resources::CUDA);
+  EXPECT_THAT(why(gpu), HasSubstr("spec.resources.device"));
+  v1::JobSpec elastic = InStages(2, 2);
+  elastic.mutable_resources()->set_max_slots(4);
+  elastic.mutable_parallel()->set_logical_ranks(2);
+  EXPECT_THAT(why(elastic), HasSubstr("an elastic job with spec.parallel.layout.pipeline 2 is not "
+                                      "built yet"));
+  EXPECT_FALSE(ResolveSpec(InStages(1, 1))->parallel().has_layout()) << "older workers know none";
+}
+
+}  // namespace
+}  // namespace trainyard::plan
