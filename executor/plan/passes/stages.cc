@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "executor/plan/ops/op.h"
-#include "executor/plan/passes/host_shards.h"
 #include "storage/base/status.h"
 
 namespace trainyard::plan {
@@ -22,7 +21,7 @@ void ForEachOperand(Op op, F&& f) {  // VisitOperands hands out references
 }
 
 // By tensor: the parameter that it is, or is the copy of; else kNone.
-std::vector<TensorId> ParametersOf(const Graph& graph, const OfParameter& copies) {
+std::vector<TensorId> ParametersOf(const Graph& graph, const CopyOfWeight& copies) {
   std::vector<TensorId> parameters(graph.tensors.size(), kNone);
   for (size_t i = 0; i < graph.tensors.size(); ++i) {
     if (graph.tensors[i].kind == TensorKind::kParameter) parameters[i] = static_cast<TensorId>(i);
@@ -107,7 +106,7 @@ std::vector<int64_t> StagesOfForward(const Graph& graph, const std::vector<Tenso
 
 }  // namespace
 
-absl::Status AssignStages(int64_t stages, const OfParameter& copies, Graph& graph) {
+absl::Status AssignStages(int64_t stages, const CopyOfWeight& copies, Graph& graph) {
   if (stages == 1) return absl::OkStatus();
   const std::vector<TensorId> parameter_of = ParametersOf(graph, copies);
   const std::vector<size_t> places = PlacesToCut(graph, parameter_of);
@@ -132,7 +131,7 @@ absl::Status AssignStages(int64_t stages, const OfParameter& copies, Graph& grap
   return absl::OkStatus();
 }
 
-HostedStage HostStage(const ShardHost& host, const OfParameter& copies, const StagedGraph& staged,
+HostedStage HostStage(const ShardHost& host, const CopyOfWeight& copies, const StagedGraph& staged,
                       Graph& graph) {
   HostedStage hosted{.forward = staged.forward};
   if (host.stages == 1) return hosted;

@@ -6,18 +6,17 @@
 #include <cstdint>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "executor/plan/graph/plan.h"
+#include "executor/plan/passes/weight_copies.h"
 
 namespace trainyard::plan {
 
 // Gives each parameter of a forward graph its stage (Tensor::stage). A stage begins with an op that
-// is the first to read a parameter, where one activation alone goes on from the ops before it;
-// `copies`: from a parameter to its copy in 16 bits, which ops read in its place. All stages have
-// about as many FLOPs as that allows. kInvalidArgument: the graph can be cut in fewer stages only.
-absl::Status AssignStages(int64_t stages, const absl::flat_hash_map<TensorId, TensorId>& copies,
-                          Graph& graph);
+// is the first to read a parameter, or its copy in 16 bits, where one activation alone goes on from
+// the ops before it. All stages have about as many FLOPs as that allows. kInvalidArgument: the
+// graph can be cut in fewer stages only.
+absl::Status AssignStages(int64_t stages, const CopyOfWeight& copies, Graph& graph);
 
 // A graph of which the first `forward` ops are the forward pass, and the next `loss` ops the loss;
 // behind them the backward pass. gradient_of[i]: of which forward op the i-th op of that is a part.
@@ -33,8 +32,8 @@ struct HostedStage {
   double flops_elsewhere = 0;
   StageLinks links;
 };
-HostedStage HostStage(const ShardHost& host, const absl::flat_hash_map<TensorId, TensorId>& copies,
-                      const StagedGraph& staged, Graph& graph);
+HostedStage HostStage(const ShardHost& host, const CopyOfWeight& copies, const StagedGraph& staged,
+                      Graph& graph);
 
 // The op of `ops` with which the backward pass of a stage begins: the first that reads what the
 // stage behind it sends. ops.size(): it is the last stage.
