@@ -51,15 +51,11 @@ bool IsLoss(const plan::Op& op) {
          std::holds_alternative<plan::BinaryCrossEntropy>(op);
 }
 
-std::vector<plan::TensorId> Operands(plan::Op op, bool written) {
+std::vector<plan::TensorId> Operands(const plan::Op& op, bool written) {
   std::vector<plan::TensorId> ids;
-  std::visit(
-      [&](auto& o) {
-        plan::VisitOperands(o, [&](plan::TensorId id, plan::Access access) {
-          if ((access != plan::Access::kRead) == written) ids.push_back(id);
-        });
-      },
-      op);
+  plan::VisitOperands(op, [&](plan::TensorId id, plan::Access access) {
+    if ((access != plan::Access::kRead) == written) ids.push_back(id);
+  });
   return ids;
 }
 

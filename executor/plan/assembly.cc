@@ -406,10 +406,7 @@ class Assembly {
   void PlaceUnread() {
     absl::flat_hash_set<TensorId> read;
     for (const std::vector<Op>* ops : {&plan_.micro, &plan_.evaluate}) {
-      for (Op op : *ops) {  // VisitOperands hands out references
-        std::visit(
-            [&](auto& o) { VisitOperands(o, [&](TensorId id, Access) { read.insert(id); }); }, op);
-      }
+      for (const Op& op : *ops) VisitOperands(op, [&](TensorId id, Access) { read.insert(id); });
     }
     for (const TensorId id : {plan_.input, plan_.ids, plan_.target, plan_.eval_input,
                               plan_.eval_ids, plan_.eval_target}) {

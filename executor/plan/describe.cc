@@ -7,19 +7,11 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "executor/plan/ops/op.h"
+#include "storage/base/printable.h"
 
 namespace trainyard::plan {
 
 namespace {
-
-std::string Bytes(int64_t bytes) {
-  if (bytes < 1024) return absl::StrFormat("%d B", bytes);
-  const char* const units[] = {"KiB", "MiB", "GiB", "TiB", "PiB"};
-  double value = static_cast<double>(bytes) / 1024;
-  int unit = 0;
-  while (value >= 1024 && unit < 4) value /= 1024, ++unit;
-  return absl::StrFormat("%.1f %s", value, units[unit]);
-}
 
 const char* TypeName(ElementType type) {
   switch (type) {
@@ -35,7 +27,7 @@ const char* TypeName(ElementType type) {
 }
 
 // "  matmul               a[12, 128] -> b[128, 384]": what is read, then what is written.
-std::string Line(const Plan& plan, Op op) {
+std::string Line(const Plan& plan, const Op& op) {
   std::vector<std::string> in, out;
   const auto name = [&](TensorId id) {
     const Tensor& tensor = plan.tensors[id];
@@ -43,23 +35,20 @@ std::string Line(const Plan& plan, Op op) {
     return absl::StrCat(tensor.name, "[", absl::StrJoin(tensor.dims, ", "), apart, "]",
                         TypeName(tensor.type));
   };
-  std::visit(
-      [&](auto& o) {
-        VisitOperands(o, [&](TensorId id, Access access) {
-          if (access == Access::kRead) in.push_back(name(id));
-          if (access == Access::kWrite) out.push_back(name(id));
-          if (access == Access::kUpdate) out.push_back(absl::StrCat("+", name(id)));
-        });
-      },
-      op);
+  VisitOperands(op, [&](TensorId id, Access access) {
+    if (access == Access::kRead) in.push_back(name(id));
+    if (access == Access::kWrite) out.push_back(name(id));
+    if (access == Access::kUpdate) out.push_back(absl::StrCat("+", name(id)));
+  });
   return absl::StrFormat("  %-20s %s -> %s\n", OpName(op), absl::StrJoin(in, " "),
                          absl::StrJoin(out, " "));
 }
 
 // What a pass saved, and for how much more work.
 std::string Line(const v1::PassSummary& pass) {
-  std::string line = absl::StrFormat("pass %s: %s -> %s of gradients and activations", pass.name(),
-                                     Bytes(pass.bytes_before()), Bytes(pass.bytes_after()));
+  std::string line =
+      absl::StrFormat("pass %s: %s -> %s of gradients and activations", pass.name(),
+                      DescribeBytes(pass.bytes_before()), DescribeBytes(pass.bytes_after()));
   if (pass.added_flops() != 0) {
     absl::StrAppendFormat(&line, ", %.4g GFLOP more", pass.added_flops() / 1e9);
   }
@@ -99,7 +88,7 @@ std::string Describe(const Plan& plan) {
   }
   absl::StrAppend(&text, "\n");
   absl::StrAppendFormat(&text, "steps           %d\n", s.total_steps());
-  absl::StrAppendFormat(&text, "bytes per slot  %s\n", Bytes(s.bytes_per_slot()));
+  absl::StrAppendFormat(&text, "bytes per slot  %s\n", DescribeBytes(s.bytes_per_slot()));
   const bool gpu = s.device() == v1::Resources::CUDA;
   const std::pair<const char*, int64_t> parts[] = {
       {"parameters", s.parameter_bytes()},
@@ -114,13 +103,13 @@ std::string Describe(const Plan& plan) {
       {gpu ? "context" : "process", s.process_bytes()},
   };
   for (const auto& [name, bytes] : parts) {
-    absl::StrAppendFormat(&text, "  %-13s %s\n", name, Bytes(bytes));
+    absl::StrAppendFormat(&text, "  %-13s %s\n", name, DescribeBytes(bytes));
   }
   absl::StrAppendFormat(&text, "  %-13s -%s, of activations and copies where gradients are to be\n",
-                        "shared", Bytes(s.shared_bytes()));
-  if (gpu) absl::StrAppendFormat(&text, "host staging    %s\n", Bytes(s.staging_bytes()));
+                        "shared", DescribeBytes(s.shared_bytes()));
+  if (gpu) absl::StrAppendFormat(&text, "host staging    %s\n", DescribeBytes(s.staging_bytes()));
   if (s.sent_bytes_per_step() > 0) {
-    absl::StrAppendFormat(&text, "sent per step   %s\n", Bytes(s.sent_bytes_per_step()));
+    absl::StrAppendFormat(&text, "sent per step   %s\n", DescribeBytes(s.sent_bytes_per_step()));
   }
   if (s.bubble_share() > 0) {
     absl::StrAppendFormat(&text,

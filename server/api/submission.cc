@@ -20,6 +20,7 @@
 #include "server/scheduler/spec_changes.h"
 #include "storage/base/field_error.h"
 #include "storage/base/ids.h"
+#include "storage/base/printable.h"
 #include "storage/base/status.h"
 #include "storage/records/change.h"
 

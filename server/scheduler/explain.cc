@@ -11,6 +11,7 @@
 #include "server/scheduler/health.h"
 #include "server/scheduler/rank_groups.h"
 #include "server/scheduler/slots.h"
+#include "storage/base/printable.h"
 #include "storage/records/change.h"
 #include "storage/records/reason_codes.h"
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "storage/base/printable.h"
 #include "storage/records/node.h"
 
 namespace trainyard {

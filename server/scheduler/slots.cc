@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "storage/base/printable.h"
 
 namespace trainyard {
 namespace {

@@ -76,6 +76,15 @@ std::string EscapedLine(absl::string_view text) { return Escaped(text, false); }
 
 std::string EscapedLines(absl::string_view text) { return Escaped(text, true); }
 
+std::string DescribeBytes(int64_t bytes) {
+  if (bytes < 1024) return absl::StrCat(bytes, " B");
+  const char* const units[] = {"KiB", "MiB", "GiB", "TiB", "PiB"};
+  double value = static_cast<double>(bytes) / 1024;
+  int unit = 0;
+  while (value >= 1024 && unit < 4) value /= 1024, ++unit;
+  return absl::StrFormat("%.1f %s", value, units[unit]);
+}
+
 size_t UnfinishedBytes(absl::string_view text) {
   for (size_t back = 1; back <= 3 && back <= text.size(); ++back) {
     const auto byte = static_cast<unsigned char>(text[text.size() - back]);

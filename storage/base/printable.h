@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -18,6 +19,9 @@ std::string Printable(absl::string_view text);
 // UTF-8 become \n, \t, \x1b, \u202e and the like. Everything else stays as it is, backslashes too.
 std::string EscapedLine(absl::string_view text);
 std::string EscapedLines(absl::string_view text);  // the same, but newlines and tabs stay
+
+// "8.0 GiB", "512.0 MiB", "12 B".
+std::string DescribeBytes(int64_t bytes);
 
 // How many bytes at the end of `text` begin a character whose rest is missing: 0 to 3.
 size_t UnfinishedBytes(absl::string_view text);

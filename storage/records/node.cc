@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "storage/base/printable.h"
 #include "storage/base/status.h"
 #include "storage/records/text.h"
 
@@ -73,15 +74,6 @@ std::string DescribeReport(const NodeReport& report) {
     parts.push_back(absl::StrCat(report.failed_writes, " writes failed"));
   }
   return parts.empty() ? "nothing about itself" : absl::StrJoin(parts, "; ");
-}
-
-std::string DescribeBytes(int64_t bytes) {
-  constexpr double kKi = 1024;
-  const double b = static_cast<double>(bytes);
-  if (b < kKi) return absl::StrCat(bytes, " B");
-  if (b < kKi * kKi) return absl::StrFormat("%.1f KiB", b / kKi);
-  if (b < kKi * kKi * kKi) return absl::StrFormat("%.1f MiB", b / (kKi * kKi));
-  return absl::StrFormat("%.1f GiB", b / (kKi * kKi * kKi));
 }
 
 absl::Status CheckNameIsFree(const NodeRecord& holder, const std::vector<RankId>& alive,

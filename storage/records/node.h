@@ -104,9 +104,6 @@ std::string CordonReason(const NodeRecord& node);
 // "3.0 MiB of disk and 1.2 GiB of memory are free; 2 starts failed", as far as its agent tells.
 std::string DescribeReport(const NodeReport& report);
 
-// "8.0 GiB", "512.0 MiB", "12 B"
-std::string DescribeBytes(int64_t bytes);
-
 // Whether `node` may take over the name that `holder` has: it is another session of the same agent,
 // or the lease of `holder` is over. A holder without uid, an older agent, proves nothing: its
 // successor is another without uid, or whoever knows all ranks that live there, `alive`.

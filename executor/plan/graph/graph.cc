@@ -63,7 +63,7 @@ void Retarget(const absl::flat_hash_map<TensorId, TensorId>& by, std::vector<Op>
   const auto replace = [&](TensorId& id, Access) {
     if (const auto found = by.find(id); found != by.end()) id = found->second;
   };
-  for (Op& op : ops) std::visit([&](auto& o) { VisitOperands(o, replace); }, op);
+  for (Op& op : ops) VisitOperands(op, replace);
 }
 
 }  // namespace trainyard::plan

@@ -5,13 +5,13 @@
 // in the ops so that a plan is complete in itself.
 
 #include <cstdint>
-#include <functional>
 #include <tuple>
 #include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "kernels/ops/list.h"
 
 namespace trainyard::plan {
@@ -49,8 +49,9 @@ using kernels::ActivationKind;
 using kernels::ConvolutionShape;
 using kernels::PoolShape;
 
-// Calls f(TensorId&, Access) for each operand of `op` that is present.
+// Calls f(TensorId&, Access) for each operand of `op` that is present; of a constant op, by value.
 template <typename O, typename F>
+requires requires(O& op) { op.Fields(); }
 void VisitOperands(O& op, F&& f) {
   const auto visit = [&f](const auto& field) {
     if constexpr (kernels::kIsTouched<std::decay_t<decltype(field)>>) {
@@ -71,7 +72,24 @@ TY_FOR_EACH_PLANNED_OP(TY_IN_A_PLAN)
 template <typename, typename... Ops>
 using VariantOf = std::variant<Ops...>;
 #define TY_AND(Name) , Name
-using Op = VariantOf<void TY_FOR_EACH_PLANNED_OP(TY_AND)>;
+using OpVariant = VariantOf<void TY_FOR_EACH_PLANNED_OP(TY_AND)>;
 #undef TY_AND
+
+// One op of a plan, whichever it is: std::visit and std::get_if take it. What copies, moves and
+// ends it is compiled once, in ops.cc, and not in every file that has a list of ops.
+struct Op : OpVariant {
+  Op(const Op& other);
+  Op(Op&& other) noexcept;
+  Op& operator=(const Op& other);
+  Op& operator=(Op&& other) noexcept;
+  ~Op();
+#define TY_FROM(Name) Op(Name op);  // NOLINT: each of them is an op
+  TY_FOR_EACH_PLANNED_OP(TY_FROM)
+#undef TY_FROM
+};
+
+// For each operand of `op` that is present, in the order of its fields.
+void VisitOperands(Op& op, absl::FunctionRef<void(TensorId&, Access)> f);
+void VisitOperands(const Op& op, absl::FunctionRef<void(TensorId, Access)> f);
 
 }  // namespace trainyard::plan

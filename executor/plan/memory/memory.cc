@@ -146,7 +146,7 @@ std::vector<LiveRange> LiveRanges(const std::vector<Tensor>& tensors, const std:
       }
       ranges[found->second].last = static_cast<int64_t>(i);
     };
-    std::visit([&](auto& o) { VisitOperands(o, touch); }, op);
+    VisitOperands(op, touch);
   }
   for (const TensorId id : results) {
     const auto found = at.find(id);

@@ -41,21 +41,17 @@ std::vector<size_t> Gradient::Run(const absl::flat_hash_map<TensorId, TensorId>&
   return gradient_of;
 }
 
-void Gradient::FindDependent(std::vector<Op>& forward) {
-  for (Op& op : forward) {
+void Gradient::FindDependent(const std::vector<Op>& forward) {
+  for (const Op& op : forward) {
     bool depends = false;
-    std::visit(
-        [&](auto& o) {
-          VisitOperands(o, [&](TensorId id, Access access) {
-            if (access == Access::kRead)
-              depends |= gradients_.contains(id) || rows_.contains(id) || Depends(id);
-          });
-          if (!depends) return;
-          VisitOperands(o, [&](TensorId id, Access access) {
-            if (access != Access::kRead) dependent_.insert(id);
-          });
-        },
-        op);
+    VisitOperands(op, [&](TensorId id, Access access) {
+      if (access == Access::kRead)
+        depends |= gradients_.contains(id) || rows_.contains(id) || Depends(id);
+    });
+    if (!depends) continue;
+    VisitOperands(op, [&](TensorId id, Access access) {
+      if (access != Access::kRead) dependent_.insert(id);
+    });
   }
 }
 

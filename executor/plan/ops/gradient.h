@@ -123,7 +123,7 @@ class Gradient {
   const RowGradient* OfRows(TensorId first_table) const;
 
  private:
-  void FindDependent(std::vector<Op>& forward);
+  void FindDependent(const std::vector<Op>& forward);
   bool Exclusive(TensorId gradient) const;
 
   Graph& graph_;

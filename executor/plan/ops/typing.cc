@@ -32,17 +32,13 @@ absl::flat_hash_set<TensorId> ResidualStreams(const std::vector<Op>& ops) {
   return tensors;
 }
 
-absl::flat_hash_set<TensorId> WideReads(std::vector<Op> ops) {
+absl::flat_hash_set<TensorId> WideReads(const std::vector<Op>& ops) {
   absl::flat_hash_set<TensorId> tensors;
-  for (Op& op : ops) {
-    std::visit(
-        [&]<typename O>(O& o) {
-          if (Rules<O>::kReadsNarrow) return;
-          VisitOperands(o, [&](TensorId id, Access access) {
-            if (access == Access::kRead) tensors.insert(id);
-          });
-        },
-        op);
+  for (const Op& op : ops) {
+    if (std::visit([]<typename O>(const O&) { return Rules<O>::kReadsNarrow; }, op)) continue;
+    VisitOperands(op, [&](TensorId id, Access access) {
+      if (access == Access::kRead) tensors.insert(id);
+    });
   }
   return tensors;
 }

@@ -14,9 +14,7 @@ bool OnlyMadeByProduct(TensorId id, int64_t columns, std::vector<Op> ops) {
   int touched = 0;
   bool made = false;
   for (Op& op : ops) {
-    std::visit(
-        [&](auto& o) { VisitOperands(o, [&](TensorId other, Access) { touched += other == id; }); },
-        op);
+    VisitOperands(op, [&](TensorId other, Access) { touched += other == id; });
     const auto* const product = std::get_if<Matmul>(&op);
     made |= product != nullptr && product->c == id && product->n == columns &&
             product->transpose_b && !product->accumulate;

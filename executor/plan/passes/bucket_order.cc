@@ -10,9 +10,8 @@ namespace trainyard::plan {
 std::vector<ReadyBucket> BucketOrder(const Plan& plan) {
   std::vector<int64_t> last(plan.tensors.size(), 0);  // an op that touches the tensor
   for (size_t i = 0; i < plan.micro.size(); ++i) {
-    Op op = plan.micro[i];  // VisitOperands hands out references
     const auto touch = [&](TensorId id, Access) { last[id] = static_cast<int64_t>(i); };
-    std::visit([&](auto& o) { VisitOperands(o, touch); }, op);
+    VisitOperands(plan.micro[i], touch);
   }
   std::vector<ReadyBucket> order(plan.buckets.size());
   for (size_t b = 0; b < order.size(); ++b) order[b].bucket = b;
@@ -55,8 +54,7 @@ std::vector<AwaitedBucket> AwaitedOrder(const Plan& plan) {
         if (Common(bucket, elements).size() > 0) awaited.before_op = i;
       }
     };
-    Op op = plan.micro[i];
-    std::visit([&](auto& o) { VisitOperands(o, touch); }, op);
+    VisitOperands(plan.micro[i], touch);
   }
   std::stable_sort(order.begin(), order.end(), [](const AwaitedBucket& a, const AwaitedBucket& b) {
     return a.before_op < b.before_op;

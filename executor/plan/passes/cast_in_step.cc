@@ -38,7 +38,7 @@ class Casting {
       if (found->second.cast == kNone) Make(id, found->second);
       id = found->second.cast;
     };
-    std::visit([&](auto& o) { VisitOperands(o, read); }, op);
+    VisitOperands(op, read);
     ops_.push_back(std::move(op));
   }
 

@@ -18,10 +18,10 @@ TensorId WeightOf(const Op& op) {
 absl::flat_hash_set<TensorId> ReadByOneProduct(
     const Graph& forward, const absl::flat_hash_map<TensorId, TensorId>& copies) {
   absl::flat_hash_map<TensorId, int> reads, by_products;
-  for (Op op : forward.ops) {  // Visit hands out references
+  for (const Op& op : forward.ops) {
     if (const TensorId weight = WeightOf(op); weight != kNone) ++by_products[weight];
     const auto count = [&](TensorId id, Access access) { reads[id] += access != Access::kWrite; };
-    std::visit([&](auto& o) { VisitOperands(o, count); }, op);
+    VisitOperands(op, count);
   }
   absl::flat_hash_set<TensorId> found;
   for (const auto& [parameter, copy] : copies) {

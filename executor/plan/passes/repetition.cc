@@ -15,23 +15,19 @@ namespace {
 // CPUs do about 12 per byte of memory bandwidth, GPUs 50 to 200 of narrow ones.
 constexpr double kFlopsPerByte = 16;
 
-OpView View(const Graph& graph, const std::vector<Place>& places, Op op) {
+OpView View(const Graph& graph, const std::vector<Place>& places, const Op& op) {
   OpView view{.cost = Flops(op) / kFlopsPerByte};
   for (const auto& [in, out] : InPlacePairs(op)) {
     if (in == kNone || out == kNone || places[in] < 0 || places[out] < 0) continue;
     if (graph[in].kind != TensorKind::kActivation) continue;
     view.in_place.emplace_back(places[in], places[out]);
   }
-  std::visit(
-      [&](auto& o) {
-        VisitOperands(o, [&](TensorId id, Access access) {
-          view.cost += static_cast<double>(graph[id].bytes());
-          if (places[id] < 0) return;
-          if (access != Access::kWrite) view.reads.push_back(places[id]);
-          if (access != Access::kRead) view.writes.push_back(places[id]);
-        });
-      },
-      op);
+  VisitOperands(op, [&](TensorId id, Access access) {
+    view.cost += static_cast<double>(graph[id].bytes());
+    if (places[id] < 0) return;
+    if (access != Access::kWrite) view.reads.push_back(places[id]);
+    if (access != Access::kRead) view.writes.push_back(places[id]);
+  });
   return view;
 }
 
@@ -39,14 +35,10 @@ OpView View(const Graph& graph, const std::vector<Place>& places, Op op) {
 std::optional<Op> RecomputedForm(const Graph& graph, const Op& first) {
   Op op = RecomputedOp(first);
   bool pure = true;
-  std::visit(
-      [&](auto& o) {
-        VisitOperands(o, [&](TensorId id, Access access) {
-          if (access == Access::kRead) return;
-          pure &= access == Access::kWrite && graph[id].kind == TensorKind::kActivation;
-        });
-      },
-      op);
+  VisitOperands(op, [&](TensorId id, Access access) {
+    if (access == Access::kRead) return;
+    pure &= access == Access::kWrite && graph[id].kind == TensorKind::kActivation;
+  });
   if (!pure) return std::nullopt;
   return op;
 }
@@ -112,7 +104,7 @@ Graph Repetition::Rewrite(const Choice& choice) const {
       }
       if (second[id] != kNone) id = second[id];
     };
-    std::visit([&](auto& o) { VisitOperands(o, redirect); }, op);
+    VisitOperands(op, redirect);
     graph.ops.push_back(std::move(op));
   }
   return graph;

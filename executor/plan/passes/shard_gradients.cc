@@ -142,8 +142,7 @@ std::vector<TensorRun> GradientRuns(const Plan& plan) {
   if (!plan.gradients_sharded) return runs;
   std::vector<int64_t> first(plan.tensors.size(), static_cast<int64_t>(plan.micro.size()));
   for (auto i = static_cast<int64_t>(plan.micro.size()) - 1; i >= 0; --i) {
-    Op op = plan.micro[i];  // VisitOperands hands out references
-    std::visit([&](auto& o) { VisitOperands(o, [&](TensorId id, Access) { first[id] = i; }); }, op);
+    VisitOperands(plan.micro[i], [&](TensorId id, Access) { first[id] = i; });
   }
   const std::vector<ElementRange> elements = ElementsOfGradients(plan, plan.gradients.size());
   for (const ReadyBucket& ready : BucketOrder(plan)) {

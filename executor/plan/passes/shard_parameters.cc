@@ -40,8 +40,7 @@ std::vector<std::vector<int64_t>> ReadsByBucket(const Plan& plan, const std::vec
       const auto op = static_cast<int64_t>(i);
       if (of_bucket.empty() || of_bucket.back() != op) of_bucket.push_back(op);
     };
-    Op op = ops[i];  // VisitOperands hands out references
-    std::visit([&](auto& o) { VisitOperands(o, touch); }, op);
+    VisitOperands(ops[i], touch);
   }
   return reads;
 }

@@ -23,7 +23,7 @@ std::vector<FirstTouch> FirstTouches(const Plan& plan, std::vector<Op> ops) {
     const auto touch = [&](TensorId id, Access access) {
       if (touches[id].op < 0) touches[id] = {static_cast<int64_t>(i), access};
     };
-    std::visit([&](auto& o) { VisitOperands(o, touch); }, ops[i]);
+    VisitOperands(ops[i], touch);
   }
   return touches;
 }

@@ -13,13 +13,6 @@ namespace trainyard::plan {
 
 namespace {
 
-// Calls f(id, access) for each operand of `op`.
-template <typename F>
-void ForEachOperand(Op op, F&& f) {  // VisitOperands hands out references
-  std::visit([&](auto& o) { VisitOperands(o, [&](TensorId id, Access access) { f(id, access); }); },
-             op);
-}
-
 // By tensor: the parameter that it is, or is the copy of; else kNone.
 std::vector<TensorId> ParametersOf(const Graph& graph, const CopyOfWeight& copies) {
   std::vector<TensorId> parameters(graph.tensors.size(), kNone);
@@ -41,7 +34,7 @@ std::vector<size_t> PlacesToCut(const Graph& graph, const std::vector<TensorId>&
   std::vector<bool> seen(graph.tensors.size());
   std::vector<bool> begins(graph.ops.size());  // with an op that reads a parameter that none before
   for (size_t i = 0; i < graph.ops.size(); ++i) {
-    ForEachOperand(graph.ops[i], [&](TensorId id, Access access) {
+    VisitOperands(graph.ops[i], [&](TensorId id, Access access) {
       if (const TensorId parameter = parameter_of[id]; parameter != kNone) {
         if (!seen[parameter]) begins[i] = true;
         seen[parameter] = true;
@@ -96,7 +89,7 @@ std::vector<int64_t> StagesOfForward(const Graph& graph, const std::vector<Tenso
   std::vector<int64_t> stages;
   int64_t stage = 0;
   for (size_t i = 0; i < count; ++i) {
-    ForEachOperand(graph.ops[i], [&](TensorId id, Access) {
+    VisitOperands(graph.ops[i], [&](TensorId id, Access) {
       if (parameter_of[id] != kNone) stage = std::max(stage, graph[parameter_of[id]].stage);
     });
     stages.push_back(stage);
@@ -119,7 +112,7 @@ absl::Status AssignStages(int64_t stages, const CopyOfWeight& copies, Graph& gra
   std::vector<bool> seen(graph.tensors.size());
   for (size_t i = 0; i < graph.ops.size(); ++i) {
     const auto stage = std::upper_bound(cuts.begin(), cuts.end(), i) - cuts.begin();
-    ForEachOperand(graph.ops[i], [&](TensorId id, Access) {
+    VisitOperands(graph.ops[i], [&](TensorId id, Access) {
       const TensorId parameter = parameter_of[id];
       if (parameter == kNone) return;
       TY_CHECK(!seen[parameter] || graph[parameter].stage == stage, graph[parameter].name,
@@ -153,7 +146,7 @@ HostedStage HostStage(const ShardHost& host, const CopyOfWeight& copies, const S
   std::vector<Op> kept;
   for (size_t i = 0; i < graph.ops.size(); ++i) {
     const int64_t stage = stage_of[i];
-    ForEachOperand(graph.ops[i], [&](TensorId id, Access access) {
+    VisitOperands(graph.ops[i], [&](TensorId id, Access access) {
       if (graph[id].kind != TensorKind::kActivation && graph[id].kind != TensorKind::kReceived) {
         return;
       }
@@ -181,8 +174,8 @@ HostedStage HostStage(const ShardHost& host, const CopyOfWeight& copies, const S
   if (links.from_before != kNone) {
     // It is received before all ops, and its memory is its own from the first one on that reads it.
     bool first_reads = false;
-    ForEachOperand(graph.ops.front(),
-                   [&](TensorId id, Access) { first_reads |= id == links.from_before; });
+    VisitOperands(graph.ops.front(),
+                  [&](TensorId id, Access) { first_reads |= id == links.from_before; });
     TY_CHECK(first_reads, "the first op of stage ", mine, " reads no ",
              graph[links.from_before].name);
     graph.tensors[links.from_before].made_by = host.rank - host.in_stage();
@@ -194,7 +187,7 @@ HostedStage HostStage(const ShardHost& host, const CopyOfWeight& copies, const S
 int64_t BackwardFrom(const StageLinks& links, const std::vector<Op>& ops) {
   int64_t first = static_cast<int64_t>(ops.size());
   for (int64_t i = first - 1; i >= 0 && links.from_after != kNone; --i) {
-    ForEachOperand(ops[i], [&](TensorId id, Access) {
+    VisitOperands(ops[i], [&](TensorId id, Access) {
       if (id == links.from_after) first = i;
     });
   }

@@ -52,7 +52,7 @@ std::vector<Op> BeforeTheirReaders(absl::flat_hash_map<TensorId, Op> casts, std:
       all.push_back(std::move(cast->second));
       casts.erase(cast);
     };
-    std::visit([&](auto& o) { VisitOperands(o, read); }, op);
+    VisitOperands(op, read);
     all.push_back(std::move(op));
   }
   return all;
@@ -77,7 +77,7 @@ void ReadInEvaluation(const CopyOfWeight& copies, Plan& plan) {
     const Cast made = {.x = weight, .y = instead[copy], .n = n};
     if (plan.parameters_sharded && i < plan.gradients.size()) {
       plan.tensors.back().kind = TensorKind::kActivation;
-      in_batch[made.y] = made;
+      in_batch.insert_or_assign(made.y, made);
     } else {
       plan.evaluate_begin.push_back(made);
     }

@@ -103,13 +103,13 @@ struct Rates {
 };
 
 // Of its operands, each once. More than is touched of tables, of which an op reads some rows.
-double BytesOf(const plan::Plan& plan, plan::Op op) {
+double BytesOf(const plan::Plan& plan, const plan::Op& op) {
   double bytes = 0;
   const auto count = [&](plan::TensorId id, plan::Access access) {
     const auto size = static_cast<double>(plan.tensors[id].bytes());
     bytes += access == plan::Access::kUpdate ? 2 * size : size;
   };
-  std::visit([&](auto& o) { plan::VisitOperands(o, count); }, op);
+  plan::VisitOperands(op, count);
   return bytes;
 }
 

@@ -61,7 +61,7 @@ void ExpectAllFieldsOf(std::type_identity<std::variant<Ops...>>) {
   (ExpectAllFields(Ops()), ...);
 }
 
-TEST(Lowering, NoFieldOfAnOpIsLost) { ExpectAllFieldsOf(std::type_identity<plan::Op>()); }
+TEST(Lowering, NoFieldOfAnOpIsLost) { ExpectAllFieldsOf(std::type_identity<plan::OpVariant>()); }
 
 }  // namespace
 }  // namespace trainyard

@@ -164,15 +164,11 @@ TEST(Frozen, NothingIsComputedInVain) {
         const bool gradient = plan.tensors[id].name.starts_with("d(");
         EXPECT_TRUE(kept || !gradient) << OpName(*op) << " writes " << plan.tensors[id].name;
       };
-      std::visit([&](auto& o) { VisitOperands(o, look); }, *op);
+      VisitOperands(*op, look);
       EXPECT_TRUE(used) << OpName(*op);
-      std::visit(
-          [&](auto& o) {
-            VisitOperands(o, [&](TensorId id, Access access) {
-              if (access != Access::kWrite) read.insert(id);
-            });
-          },
-          *op);
+      VisitOperands(*op, [&](TensorId id, Access access) {
+        if (access != Access::kWrite) read.insert(id);
+      });
     }
   }
 }

@@ -5,6 +5,7 @@
 
 #include "server/scheduler/explain.h"
 #include "server/scheduler/slots.h"
+#include "storage/base/printable.h"
 #include "tests/unit/server/snapshots.h"
 #include "trainyard/v1/spec.pb.h"
 

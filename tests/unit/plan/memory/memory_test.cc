@@ -23,13 +23,9 @@ struct Touch {
   Access access;
 };
 
-std::vector<Touch> TouchesOf(Op op) {
+std::vector<Touch> TouchesOf(const Op& op) {
   std::vector<Touch> touches;
-  std::visit(
-      [&](auto& o) {
-        VisitOperands(o, [&](TensorId id, Access a) { touches.push_back({id, a}); });
-      },
-      op);
+  VisitOperands(op, [&](TensorId id, Access a) { touches.push_back({id, a}); });
   return touches;
 }
 

@@ -92,14 +92,10 @@ TEST(Gradient, OfTiedEmbeddingsIsWrittenByTheHeadAndAddedToByTheEmbedding) {
   const Plan plan = PlanOf(GptSpec(), TokenFacts(11));
   const TensorId dwte = GradientNamed(plan, "transformer.wte.weight");
   std::vector<Access> accesses;
-  for (Op op : plan.micro) {
-    std::visit(
-        [&](auto& o) {
-          VisitOperands(o, [&](TensorId id, Access access) {
-            if (id == dwte) accesses.push_back(access);
-          });
-        },
-        op);
+  for (const Op& op : plan.micro) {
+    VisitOperands(op, [&](TensorId id, Access access) {
+      if (id == dwte) accesses.push_back(access);
+    });
   }
   EXPECT_EQ(accesses, (std::vector<Access>{Access::kWrite, Access::kUpdate}));
 }

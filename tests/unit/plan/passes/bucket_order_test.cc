@@ -19,9 +19,8 @@ namespace {
 std::map<TensorId, int64_t> FirstOps(const std::vector<Op>& ops) {
   std::map<TensorId, int64_t> first;
   for (size_t i = 0; i < ops.size(); ++i) {
-    Op op = ops[i];
     const auto touch = [&](TensorId id, Access) { first.emplace(id, static_cast<int64_t>(i)); };
-    std::visit([&](auto& o) { VisitOperands(o, touch); }, op);
+    VisitOperands(ops[i], touch);
   }
   return first;
 }

@@ -285,10 +285,9 @@ TEST(Lora, EvaluationIsOfTheAdaptedModelWithoutDropout) {
     if (averaged) spec.mutable_training()->set_ema_decay(0.9);
     const Plan plan = PlanOf(spec, TokenFacts(11));
     std::set<TensorId> read;
-    for (Op op : plan.evaluate) {
+    for (const Op& op : plan.evaluate) {
       EXPECT_FALSE(std::holds_alternative<Dropout>(op));
-      std::visit([&](auto& o) { VisitOperands(o, [&](TensorId id, Access) { read.insert(id); }); },
-                 op);
+      VisitOperands(op, [&](TensorId id, Access) { read.insert(id); });
     }
     for (size_t i = 0; i < plan.trained; ++i) {
       EXPECT_EQ(read.contains(plan.parameters[i]), !averaged);

@@ -34,7 +34,7 @@ std::set<std::string> Narrow(const Plan& plan) {
     EXPECT_EQ(plan.tensors[gradient].type, kBF16) << name;
     names.insert(name);
     int writers = 0;
-    for (Op op : plan.micro) {
+    for (const Op& op : plan.micro) {
       const auto* product = std::get_if<Matmul>(&op);
       const auto touch = [&](TensorId id, Access access) {
         if (id != gradient) return;
@@ -42,7 +42,7 @@ std::set<std::string> Narrow(const Plan& plan) {
         EXPECT_EQ(access, Access::kWrite) << name;
         EXPECT_TRUE(product != nullptr && plan.tensors[product->a].type == kBF16) << name;
       };
-      std::visit([&](auto& o) { VisitOperands(o, touch); }, op);
+      VisitOperands(op, touch);
     }
     EXPECT_EQ(writers, 1) << name;
   }

@@ -285,13 +285,9 @@ TEST(Averages, AreWhatIsEvaluatedAndCostTheirBytes) {
   spec.mutable_training()->set_ema_decay(0.75);
   Plan plan = PlanOf(spec, TokenFacts(11));
   for (Op& op : plan.evaluate) {
-    std::visit(
-        [&](auto& o) {
-          VisitOperands(o, [&](TensorId id, Access) {
-            EXPECT_NE(plan.tensors[id].kind, TensorKind::kParameter) << plan.tensors[id].name;
-          });
-        },
-        op);
+    VisitOperands(op, [&](TensorId id, Access) {
+      EXPECT_NE(plan.tensors[id].kind, TensorKind::kParameter) << plan.tensors[id].name;
+    });
   }
   EXPECT_EQ(plain.summary.ema_bytes(), 0);
   EXPECT_EQ(plan.summary.ema_bytes(), plan.summary.parameter_bytes());

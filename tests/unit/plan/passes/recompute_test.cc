@@ -128,15 +128,11 @@ std::string NameOf(const Plan& plan, Op op) {
   std::string name = OpName(op);
   if (auto* const norm = std::get_if<BatchNormForward>(&op))
     norm->running_mean = norm->running_var = kNone;
-  std::visit(
-      [&](auto& o) {
-        VisitOperands(o, [&](TensorId id, Access) {
-          absl::string_view tensor = plan.tensors[id].name;
-          absl::ConsumeSuffix(&tensor, " again");
-          absl::StrAppend(&name, " ", tensor);
-        });
-      },
-      op);
+  VisitOperands(op, [&](TensorId id, Access) {
+    absl::string_view tensor = plan.tensors[id].name;
+    absl::ConsumeSuffix(&tensor, " again");
+    absl::StrAppend(&name, " ", tensor);
+  });
   return name;
 }
 
@@ -169,17 +165,13 @@ TEST(Recompute, MovesRunningStatisticsOnce) {
   const Plan plan = PlanOf(spec, facts);
   std::map<TensorId, int> moves;
   int again = 0;
-  for (Op op : plan.micro) {
+  for (const Op& op : plan.micro) {
     if (const auto* norm = std::get_if<BatchNormForward>(&op)) again += norm->again;
-    std::visit(
-        [&](auto& o) {
-          VisitOperands(o, [&](TensorId id, Access access) {
-            EXPECT_NE(plan.tensors[id].kind, TensorKind::kBuffer);
-            const bool pending = plan.tensors[id].kind == TensorKind::kPendingBuffer;
-            if (pending && access != Access::kRead) ++moves[id];
-          });
-        },
-        op);
+    VisitOperands(op, [&](TensorId id, Access access) {
+      EXPECT_NE(plan.tensors[id].kind, TensorKind::kBuffer);
+      const bool pending = plan.tensors[id].kind == TensorKind::kPendingBuffer;
+      if (pending && access != Access::kRead) ++moves[id];
+    });
   }
   EXPECT_GT(again, 5);
   EXPECT_EQ(moves.size(), plan.buffers.size());

@@ -67,7 +67,7 @@ TEST(Gathers, HaveWhatEachOpReads) {
                                   }))
               << plan.tensors[id].name << " is not there for op " << i;
         };
-        std::visit([&](auto& o) { VisitOperands(o, touch); }, op);
+        VisitOperands(op, touch);
       }
       EXPECT_GT(reads, 0u);
     });
