@@ -1,6 +1,7 @@
 #include "executor/plan/fit.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -103,12 +104,35 @@ int64_t LargestThatFits(const v1::JobSpec& spec, const std::vector<int64_t>& siz
 
 }  // namespace
 
+namespace {
+
+// The stages behind the first of `stages` that are worth planning. Of those between the first and
+// the last that have parameters of the same shapes, the earliest has most micro-batches in flight
+// and is like the others in all else.
+std::vector<int64_t> StagesUnlikeEarlier(const Plan& first, int64_t stages) {
+  std::vector<std::vector<int64_t>> shapes(stages);  // of its parameters: whether trained, dims
+  for (size_t i = 0; i < first.of_group.size(); ++i) {
+    const Tensor& parameter = first.tensors[first.of_group[i]];
+    std::vector<int64_t>& shape = shapes[parameter.stage];
+    shape.push_back(i < first.trained_of_group ? -1 : -2);
+    shape.insert(shape.end(), parameter.dims.begin(), parameter.dims.end());
+  }
+  std::vector<int64_t> unlike;
+  std::set<std::vector<int64_t>> seen;
+  for (int64_t stage = 1; stage < stages; ++stage) {
+    if (stage == stages - 1 || seen.insert(shapes[stage]).second) unlike.push_back(stage);
+  }
+  return unlike;
+}
+
+}  // namespace
+
 absl::StatusOr<Plan> LargestOfStages(const v1::JobSpec& spec,
                                      absl::FunctionRef<absl::StatusOr<Plan>(int64_t rank)> build) {
   const Mesh mesh = MeshOf(spec);
   TY_ASSIGN_OR_RETURN(Plan largest, build(0));
   int64_t sent = largest.summary.sent_bytes_per_step();
-  for (int64_t stage = 1; stage < mesh.pipeline; ++stage) {
+  for (const int64_t stage : StagesUnlikeEarlier(largest, mesh.pipeline)) {
     TY_ASSIGN_OR_RETURN(Plan plan, build(stage * mesh.tensor));
     sent = std::max(sent, plan.summary.sent_bytes_per_step());
     if (plan.summary.bytes_per_slot() > largest.summary.bytes_per_slot()) largest = std::move(plan);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -28,6 +29,41 @@ TEST(Recompute, OfASlotsBytesGoesAsFarAsItMustAndNoFurther) {
   const Plan plan = PlanOf(spec, facts);
   EXPECT_LE(plan.summary.bytes_per_slot(), slot);
   EXPECT_GT(plan.summary.bytes_per_slot(), slot - all.summary.activation_bytes() / 10);
+}
+
+// Most stages of a deep model are alike: a few plans tell of all.
+TEST(Fit, TheLargestOfManyStagesIsFoundByPlanningFew) {
+  for (const bool frozen : {false, true}) {
+    v1::JobSpec spec = CharGptSpec();
+    spec.mutable_model()->mutable_gpt()->set_layers(23);
+    spec.mutable_resources()->set_device(v1::Resources::CPU);
+    spec.mutable_resources()->set_min_slots(16);
+    spec.mutable_training()->set_batch_size(32);
+    spec.mutable_training()->set_micro_batch_size(1);
+    spec.mutable_parallel()->set_logical_ranks(16);
+    spec.mutable_parallel()->set_pipeline(16);
+    spec.mutable_parallel()->mutable_layout()->set_pipeline(16);
+    if (frozen) {
+      v1::ParameterGroup& group = *spec.mutable_optimizer()->add_groups();
+      group.set_pattern("transformer.h.1?.mlp.*");
+      group.set_frozen(true);
+    }
+    const v1::JobSpec resolved = ResolveSpec(spec).value();
+    const DataFacts facts = TokenFacts(65);
+    int64_t bytes = 0, sent = 0, built = 0;
+    for (int64_t rank = 0; rank < 16; ++rank) {
+      const Plan plan = BuildPlan(resolved, facts, rank).value();
+      bytes = std::max(bytes, plan.summary.bytes_per_slot());
+      sent = std::max(sent, plan.summary.sent_bytes_per_step());
+    }
+    const Plan largest = LargestOfStages(resolved, [&](int64_t rank) {
+                           ++built;
+                           return BuildPlan(resolved, facts, rank);
+                         }).value();
+    EXPECT_EQ(largest.summary.bytes_per_slot(), bytes);
+    EXPECT_EQ(largest.summary.sent_bytes_per_step(), sent);
+    EXPECT_LE(built, 10);
+  }
 }
 
 // Of a GPU's slot, too, and what is advised for it fits.

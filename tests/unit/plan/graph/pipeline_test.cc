@@ -20,7 +20,7 @@ bool IsPass(Action kind) {
 // checks what they find.
 class Pipeline {
  public:
-  Pipeline(int64_t stages, int64_t micro_batches) : micro_batches_(micro_batches) {
+  Pipeline(int64_t stages, int64_t micro_batches) {
     for (int64_t stage = 0; stage < stages; ++stage) {
       actions_.push_back(ActionsOf(stages, stage, micro_batches));
       states_.emplace_back(micro_batches);
@@ -118,7 +118,6 @@ class Pipeline {
     EXPECT_EQ(there.size(), 1u) << "stage " << stage << ", number " << flight << " in flight";
   }
 
-  const int64_t micro_batches_;
   std::vector<std::vector<StageAction>> actions_;
   std::vector<std::vector<State>> states_;  // by stage, by micro-batch
   std::vector<size_t> next_;
