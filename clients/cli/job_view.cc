@@ -137,6 +137,7 @@ std::string RenderJob(const Terminal& terminal, const v1::Job& raw, absl::Time n
     fields.emplace_back("parameters", FormatCount(job.plan().parameters()));
     fields.emplace_back("memory",
                         absl::StrCat(FormatBytes(job.plan().bytes_per_slot()), " per slot"));
+    if (!job.plan().chosen().empty()) fields.emplace_back("chosen", job.plan().chosen());
   }
   if (!job.checkpoint().empty()) fields.emplace_back("checkpoint", job.checkpoint());
   if (job.has_failure()) {
@@ -203,6 +204,7 @@ std::string RenderPlan(const Terminal& terminal, const v1::Job& job) {
     fields.emplace_back("pipeline", absl::StrFormat("ranks wait %.0f%% of a step for other stages",
                                                     100 * plan.bubble_share()));
   }
+  if (!plan.chosen().empty()) fields.emplace_back("chosen", plan.chosen());
   for (const v1::PassSummary& pass : plan.passes()) {
     fields.emplace_back(absl::StrCat("pass ", pass.name()), WhatItSaved(pass));
   }

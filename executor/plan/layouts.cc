@@ -34,13 +34,19 @@ v1::JobSpec On(v1::JobSpec spec, const JobLayout& layout) {
   spec.mutable_resources()->set_min_slots(layout.slots);
   spec.mutable_resources()->set_max_slots(layout.slots);
   v1::Layout& ranks = *spec.mutable_parallel()->mutable_layout();
-  ranks.set_tensor(layout.tensor);  // ResolveSpec leaves out what is 1
+  ranks.set_tensor(layout.group.tensor);  // ResolveSpec leaves out what is 1
+  ranks.set_pipeline(layout.group.pipeline);
   return spec;
 }
 
-// Stages of a pipeline, which stay what the job says.
-int32_t StagesOf(const v1::JobSpec& spec) {
-  return std::max(1, spec.parallel().layout().pipeline());
+// Numbers of ranks that are worth having to share `parts`, at most `most`, and `own`; from the
+// fewest.
+std::vector<int32_t> Sharing(int64_t parts, int32_t most, int32_t own) {
+  std::vector<int32_t> ranks = SlotsWorthHaving(parts, most, most + 1);
+  if (!std::binary_search(ranks.begin(), ranks.end(), own)) {
+    ranks.insert(std::upper_bound(ranks.begin(), ranks.end(), own), own);
+  }
+  return ranks;
 }
 
 absl::StatusOr<Plan> ResolveAndBuild(const v1::JobSpec& spec, const DataFacts& facts) {
@@ -48,11 +54,13 @@ absl::StatusOr<Plan> ResolveAndBuild(const v1::JobSpec& spec, const DataFacts& f
   return BuildLargestPlan(resolved, facts);
 }
 
+}  // namespace
+
 // What ranks exchange that share shards, they wait for. Every rank computes, while the buckets that
 // are ready travel; then what is left of them, and what is sent after; and the buckets that the
-// next forward pass has to wait for. Latencies, and what it takes to add up what came, are left
-// out.
-double StepSeconds(const Plan& plan, int64_t hosted, const Rates& rates) {
+// next forward pass has to wait for.
+double EstimateStepSeconds(const Plan& plan, const JobLayout& layout, const Rates& rates) {
+  const int64_t hosted = MostHosted(plan.logical_ranks, layout.slots / layout.group.ranks());
   const double work =
       OwnShare(plan) * plan.summary.flops_per_step() / static_cast<double>(plan.logical_ranks);
   const double micro_batch =
@@ -82,8 +90,6 @@ double StepSeconds(const Plan& plan, int64_t hosted, const Rates& rates) {
          seen(sent.in_forward, 1 - kBackwardShare, plan.parameters_sharded);
 }
 
-}  // namespace
-
 std::vector<int32_t> SlotsWorthHaving(int64_t logical_ranks, int64_t most, size_t count) {
   std::vector<int32_t> slots;
   for (int64_t hosted = logical_ranks; hosted > 0;) {
@@ -98,41 +104,48 @@ std::vector<int32_t> SlotsWorthHaving(int64_t logical_ranks, int64_t most, size_
   return some;
 }
 
-std::vector<int32_t> TensorsWorthHaving(const v1::JobSpec& spec) {
-  const int32_t own = std::max(1, spec.parallel().layout().tensor());
-  const int32_t shards = std::max(1, spec.parallel().tensor());
-  std::vector<int32_t> tensors = SlotsWorthHaving(shards, shards, shards + 1);
-  if (!std::binary_search(tensors.begin(), tensors.end(), own)) {
-    tensors.insert(std::upper_bound(tensors.begin(), tensors.end(), own), own);
-  }
-  std::erase_if(tensors, [&](int32_t tensor) {
-    const JobLayout one_group = {.slots = tensor * StagesOf(spec), .tensor = tensor};
-    return tensor != own && !ResolveSpec(On(spec, one_group)).ok();
-  });
-  return tensors;
+RankGroup GroupOf(const v1::JobSpec& spec) {
+  const v1::Layout& layout = spec.parallel().layout();
+  return {.tensor = std::max(1, layout.tensor()), .pipeline = std::max(1, layout.pipeline())};
 }
 
-std::vector<JobLayout> LayoutsOn(const v1::JobSpec& spec, const std::vector<int32_t>& tensors,
+std::vector<RankGroup> GroupsWorthHaving(const v1::JobSpec& spec) {
+  const RankGroup own = GroupOf(spec);
+  const int32_t shards = std::max(1, spec.parallel().tensor());
+  const int32_t stages = std::max(1, spec.parallel().pipeline());
+  const int64_t layers = stages > 1 ? LayersOf(spec.model()) : 1;
+  std::vector<RankGroup> groups;
+  for (const int32_t tensor : Sharing(shards, shards, own.tensor)) {
+    for (const int32_t pipeline : Sharing(layers, stages, own.pipeline)) {
+      const RankGroup group = {.tensor = tensor, .pipeline = pipeline};
+      const JobLayout alone = {.slots = group.ranks(), .group = group};
+      if (group == own || ResolveSpec(On(spec, alone)).ok()) groups.push_back(group);
+    }
+  }
+  return groups;
+}
+
+std::vector<JobLayout> LayoutsOn(const v1::JobSpec& spec, const std::vector<RankGroup>& groups,
                                  int32_t slots) {
   const int64_t logical = std::max(1, spec.parallel().logical_ranks());
   std::vector<JobLayout> layouts;
-  for (const int32_t tensor : tensors) {
-    const int32_t in_group = tensor * StagesOf(spec);
-    if (slots % in_group == 0 && slots / in_group <= logical) layouts.push_back({slots, tensor});
+  for (const RankGroup& group : groups) {
+    if (slots % group.ranks() == 0 && slots / group.ranks() <= logical) {
+      layouts.push_back({slots, group});
+    }
   }
-  if (layouts.empty()) layouts.push_back({slots, tensors.front()});
+  if (layouts.empty()) layouts.push_back({slots, groups.front()});
   return layouts;
 }
 
 std::vector<JobLayout> LayoutsWorthHaving(const v1::JobSpec& spec,
-                                          const std::vector<int32_t>& tensors, int64_t most,
+                                          const std::vector<RankGroup>& groups, int64_t most,
                                           size_t count) {
   const int64_t logical = std::max(1, spec.parallel().logical_ranks());
   std::set<int32_t> numbers;
-  for (const int32_t tensor : tensors) {
-    const int32_t in_group = tensor * StagesOf(spec);
-    for (const int32_t groups : SlotsWorthHaving(logical, most / in_group, count)) {
-      numbers.insert(groups * in_group);
+  for (const RankGroup& group : groups) {
+    for (const int32_t n : SlotsWorthHaving(logical, most / group.ranks(), count)) {
+      numbers.insert(n * group.ranks());
     }
   }
   const std::vector<int32_t> all(numbers.begin(), numbers.end());
@@ -142,7 +155,7 @@ std::vector<JobLayout> LayoutsWorthHaving(const v1::JobSpec& spec,
     layouts.clear();
     for (size_t i = 0; i < some; ++i) {
       const size_t place = some == 1 ? 0 : i * (all.size() - 1) / (some - 1);
-      for (const JobLayout& layout : LayoutsOn(spec, tensors, all[place])) {
+      for (const JobLayout& layout : LayoutsOn(spec, groups, all[place])) {
         layouts.push_back(layout);
       }
     }
@@ -168,8 +181,9 @@ absl::StatusOr<v1::LayoutPlan> PlanLayout(const v1::JobSpec& spec, const DataFac
                                           const JobLayout& layout, const Rates& rates) {
   v1::LayoutPlan told;
   told.set_slots(layout.slots);
-  if (spec.parallel().tensor() > 1) told.mutable_layout()->set_tensor(layout.tensor);
-  if (StagesOf(spec) > 1) told.mutable_layout()->set_pipeline(StagesOf(spec));
+  const RankGroup& group = layout.group;
+  if (spec.parallel().tensor() > 1) told.mutable_layout()->set_tensor(group.tensor);
+  if (spec.parallel().pipeline() > 1) told.mutable_layout()->set_pipeline(group.pipeline);
   const absl::StatusOr<Plan> plan = ResolveAndBuild(On(spec, layout), facts);
   // Not so many slots, or a budget of memory that so few cannot hold.
   if (absl::IsInvalidArgument(plan.status()) || absl::IsUnimplemented(plan.status())) {
@@ -178,17 +192,16 @@ absl::StatusOr<v1::LayoutPlan> PlanLayout(const v1::JobSpec& spec, const DataFac
   }
   TY_RETURN_IF_ERROR(plan.status());
   const int64_t logical = plan->logical_ranks;
-  const int64_t groups = layout.slots / (layout.tensor * StagesOf(spec));
-  const int64_t hosted = MostHosted(logical, groups);
+  const int64_t hosted = MostHosted(logical, layout.slots / group.ranks());
   told.set_logical_ranks_per_slot(static_cast<int32_t>(hosted));
   // The stages of a pipeline count as if they had equally much to do.
-  const double own = StagesOf(spec) > 1 ? 1.0 / (StagesOf(spec) * layout.tensor) : OwnShare(*plan);
+  const double own = group.pipeline > 1 ? 1.0 / group.ranks() : OwnShare(*plan);
   told.set_busy_share((1 - plan->summary.bubble_share()) * static_cast<double>(logical) /
                       (own * static_cast<double>(hosted * layout.slots)));
   told.set_bytes_per_slot(plan->summary.bytes_per_slot());
   told.set_sent_bytes_per_step(plan->summary.sent_bytes_per_step());
   if (rates.flops_per_second > 0 && (layout.slots == 1 || rates.bytes_per_second > 0)) {
-    told.set_step_seconds(StepSeconds(*plan, hosted, rates));
+    told.set_step_seconds(EstimateStepSeconds(*plan, layout, rates));
   }
   return told;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "executor/plan/graph/plan.h"
 #include "executor/plan/spec/facts.h"
 #include "trainyard/v1/spec.pb.h"
 
@@ -26,29 +27,43 @@ struct Rates {
 // last stay.
 std::vector<int32_t> SlotsWorthHaving(int64_t logical_ranks, int64_t most, size_t count);
 
-// How a job is run: on so many slots, of which each `tensor` neighbours share the shards of their
-// logical ranks (parallel.layout.tensor).
+// Ranks that share logical ranks (parallel.layout): `pipeline` stages of `tensor` ranks, which
+// share the shards of a stage.
+struct RankGroup {
+  int32_t tensor = 1, pipeline = 1;
+  int32_t ranks() const { return tensor * pipeline; }
+  friend bool operator==(const RankGroup&, const RankGroup&) = default;
+};
+
+// How a job is run: on so many slots, in groups.
 struct JobLayout {
   int32_t slots = 1;
-  int32_t tensor = 1;
+  RankGroup group;
   friend bool operator==(const JobLayout&, const JobLayout&) = default;
 };
 
-// How many ranks may share the shards of `spec`, which must come from ResolveSpec, from the fewest:
-// what it says itself, and of numbers with which the rank that hosts most shards hosts equally many
-// the smallest. None that ResolveSpec would refuse.
-std::vector<int32_t> TensorsWorthHaving(const v1::JobSpec& spec);
+// That of `spec` itself.
+RankGroup GroupOf(const v1::JobSpec& spec);
 
-// Of these numbers of ranks that share shards each with which `spec` can run on `slots` slots; of
-// none, the one with the first of them, which PlanLayouts refuses.
-std::vector<JobLayout> LayoutsOn(const v1::JobSpec& spec, const std::vector<int32_t>& tensors,
+// The groups in which `spec`, which must come from ResolveSpec, may run, from the fewest ranks that
+// share shards, of these from the fewest stages: its own, and of numbers with which the rank that
+// has most shards, or layers, has equally many the smallest. None that ResolveSpec would refuse.
+std::vector<RankGroup> GroupsWorthHaving(const v1::JobSpec& spec);
+
+// In each of `groups` with which `spec` can run on `slots` slots; if there is none, in the first,
+// which PlanLayouts refuses.
+std::vector<JobLayout> LayoutsOn(const v1::JobSpec& spec, const std::vector<RankGroup>& groups,
                                  int32_t slots);
 
-// The layouts on the numbers of slots that are worth having with one of `tensors`, none above
-// `most`. There are at most `count`, but at least those on the fewest slots.
+// The layouts on the numbers of slots that are worth having in one of `groups`, none above `most`.
+// There are at most `count`, but at least those on the fewest slots.
 std::vector<JobLayout> LayoutsWorthHaving(const v1::JobSpec& spec,
-                                          const std::vector<int32_t>& tensors, int64_t most,
+                                          const std::vector<RankGroup>& groups, int64_t most,
                                           size_t count);
+
+// The time of a step by `plan`, of a job that is run in `layout`. Latencies, and what it takes to
+// add up what came, are left out.
+double EstimateStepSeconds(const Plan& plan, const JobLayout& layout, const Rates& rates);
 
 // `spec`, which must come from ResolveSpec, in each of `layouts`, in their order. Ends early, with
 // some that are spread over all, once `stop` says so.

@@ -8,6 +8,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "executor/plan/choose.h"
 #include "executor/plan/layouts.h"
 #include "executor/plan/spec/mesh.h"
 #include "executor/plan/spec/spec.h"
@@ -60,12 +61,12 @@ absl::StatusOr<std::vector<plan::JobLayout>> LayoutsAskedFor(const v1::PlanLayou
     return FieldError("slots", absl::StrCat(request.slots_size(), " numbers"),
                       absl::StrCat("at most ", kMostLayouts));
   }
-  const std::vector<int32_t> tensors =
-      request.vary_layout() ? plan::TensorsWorthHaving(spec)
-                            : std::vector<int32_t>{std::max(1, spec.parallel().layout().tensor())};
+  const std::vector<plan::RankGroup> groups =
+      request.vary_layout() ? plan::GroupsWorthHaving(spec)
+                            : std::vector<plan::RankGroup>{plan::GroupOf(spec)};
   const int64_t logical = std::max(1, spec.parallel().logical_ranks());
-  const int64_t stages = std::max(1, spec.parallel().layout().pipeline());
-  const int64_t in_group = tensors.back() * stages;
+  int64_t in_group = 1;
+  for (const plan::RankGroup& group : groups) in_group = std::max<int64_t>(in_group, group.ranks());
   const int64_t all = logical * in_group, most = std::min<int64_t>(all, kMostPlannedSlots);
   const std::string times =
       in_group == 1 ? "" : absl::StrCat(" times ", in_group, " ranks that share each");
@@ -78,10 +79,10 @@ absl::StatusOr<std::vector<plan::JobLayout>> LayoutsAskedFor(const v1::PlanLayou
                                                              "(spec.parallel.logical_ranks)",
                                                              times)));
   }
-  if (request.slots().empty()) return plan::LayoutsWorthHaving(spec, tensors, most, kMostLayouts);
+  if (request.slots().empty()) return plan::LayoutsWorthHaving(spec, groups, most, kMostLayouts);
   std::vector<plan::JobLayout> layouts;
   for (const int32_t slots : request.slots()) {
-    for (const plan::JobLayout& layout : plan::LayoutsOn(spec, tensors, slots)) {
+    for (const plan::JobLayout& layout : plan::LayoutsOn(spec, groups, slots)) {
       layouts.push_back(layout);
     }
   }
@@ -99,24 +100,28 @@ absl::Status CallerGone() { return absl::CancelledError("the caller has gone"); 
 
 }  // namespace
 
+JobIntake::Nodes JobIntake::NodesOfAMomentAgo() {
+  absl::MutexLock lock(&mu_);
+  return SystemClock().SinceBoot() - nodes_read_ < kNodesKept ? nodes_ : nullptr;
+}
+
+absl::StatusOr<JobIntake::Nodes> JobIntake::ReadNodes() {
+  const absl::Duration now = SystemClock().SinceBoot();
+  TY_ASSIGN_OR_RETURN(std::vector<NodeRecord> read, stores_.fleet().ListNodes());
+  auto nodes = std::make_shared<const std::vector<NodeRecord>>(std::move(read));
+  absl::MutexLock lock(&mu_);
+  nodes_ = nodes;
+  nodes_read_ = now;
+  return nodes;
+}
+
 // A job that fits the nodes of a moment ago is accepted without reading all nodes again.
 absl::Status JobIntake::CheckFitsNodes(const JobRecord& job, const plan::DataFacts& facts) {
-  const absl::Duration now = SystemClock().SinceBoot();
-  std::shared_ptr<const std::vector<NodeRecord>> nodes;
-  {
-    absl::MutexLock lock(&mu_);
-    if (now - nodes_read_ < kNodesKept) nodes = nodes_;
-  }
-  if (nodes != nullptr && !nodes->empty() && CheckFits(job, facts, *nodes).ok()) {
+  const Nodes recent = NodesOfAMomentAgo();
+  if (recent != nullptr && !recent->empty() && CheckFits(job, facts, *recent).ok()) {
     return absl::OkStatus();
   }
-  TY_ASSIGN_OR_RETURN(std::vector<NodeRecord> read, stores_.fleet().ListNodes());
-  nodes = std::make_shared<const std::vector<NodeRecord>>(std::move(read));
-  {
-    absl::MutexLock lock(&mu_);
-    nodes_ = nodes;
-    nodes_read_ = now;
-  }
+  TY_ASSIGN_OR_RETURN(const Nodes nodes, ReadNodes());
   return CheckFits(job, facts, *nodes);
 }
 
@@ -125,6 +130,48 @@ JobIntake::Plan JobIntake::MakePlan(JobRecord job, SteadyTime until) {
   if (!plan.sizing.ok()) return plan;
   SetSizing(job, *plan.sizing);
   plan.fits = CheckFitsNodes(job, plan.sizing->facts);
+  return plan;
+}
+
+JobIntake::Plan JobIntake::ChooseMesh(JobRecord job, SteadyTime until, const Gone& gone) {
+  v1::JobSpec spec;
+  TY_CHECK(spec.ParseFromString(job.spec), "a spec that was just serialized");
+  spec.mutable_parallel()->clear_auto_();
+  SetSpec(job, spec);
+  Plan plan{.sizing = sizer_.Size(job.spec, until), .fits = absl::OkStatus(), .chosen = spec};
+  if (!plan.sizing.ok()) return plan;
+  SetSizing(job, *plan.sizing);
+  const absl::StatusOr<Nodes> nodes = ReadNodes();
+  if (!nodes.ok()) {
+    plan.fits = nodes.status();
+    return plan;
+  }
+  const int64_t slot_bytes = LargestGangSlot(job, **nodes);
+  std::string none_fits;
+  if (slot_bytes > 0 && spec.resources().max_slots() <= kMostPlannedSlots) {
+    const SteadyTime end = std::min(until, std::chrono::steady_clock::now() +
+                                               absl::ToChronoNanoseconds(kLongestLayoutPlanning));
+    absl::StatusOr<plan::ChosenMesh> mesh =
+        plan::ChooseMesh(spec, plan.sizing->facts, slot_bytes,
+                         [&] { return gone() || std::chrono::steady_clock::now() > end; });
+    if (!mesh.ok()) {
+      plan.fits = mesh.status();
+      return plan;
+    }
+    if (mesh->fits) {
+      SetSpec(job, mesh->spec);
+      plan.chosen = std::move(mesh->spec);
+      plan.sizing->summary = std::move(mesh->summary);
+      plan.sizing->summary.set_chosen(mesh->why);
+      SetSizing(job, *plan.sizing);
+    } else {
+      none_fits =
+          absl::StrCat("spec.parallel.auto: nothing that could be ",
+                       mesh->ended_early ? "planned in time" : "chosen", " fits; ", mesh->why);
+    }
+  }
+  plan.fits = CheckFits(job, plan.sizing->facts, **nodes);
+  if (!plan.fits.ok() && !none_fits.empty()) plan.fits = Annotate(plan.fits, none_fits);
   return plan;
 }
 
@@ -185,8 +232,16 @@ absl::Status JobIntake::PlanLayouts(const v1::PlanLayoutsRequest& request,
   TY_ASSIGN_OR_RETURN(JobRecord job, CheckSubmission(submission, request.parent(), creator));
   v1::JobSpec spec;
   TY_CHECK(spec.ParseFromString(job.spec), "a spec that was just serialized");
+  absl::StatusOr<Sizing> sized;
+  if (spec.parallel().auto_()) {
+    Plan plan = ChooseMesh(job, SteadyTime::max(), gone);
+    spec = *std::move(plan.chosen);
+    SetSpec(job, spec);
+    sized = std::move(plan.sizing);
+  }
   TY_ASSIGN_OR_RETURN(const std::vector<plan::JobLayout> asked, LayoutsAskedFor(request, spec));
-  TY_ASSIGN_OR_RETURN(const Sizing sizing, sizer_.Size(job.spec));
+  if (!sized.ok()) sized = sizer_.Size(job.spec);
+  TY_ASSIGN_OR_RETURN(const Sizing sizing, std::move(sized));
   SetSizing(job, sizing);
   const SteadyTime until =
       std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(kLongestLayoutPlanning);
@@ -214,11 +269,12 @@ absl::StatusOr<v1::Job> JobIntake::Submit(const v1::SubmitJobRequest& request,
                                           const std::string& creator, const Gone& gone) {
   Row row{.request = &request};
   TY_ASSIGN_OR_RETURN(row.job, CheckSubmission(request, request.parent(), creator));
-  TY_RETURN_IF_ERROR(PlanRow(row, MakePlan(row.job, SteadyTime::max())));
+  TY_RETURN_IF_ERROR(PlanRow(row, MakeRowPlan(row, SteadyTime::max(), gone)));
   JobRecord& job = row.job;
   if (request.validate_only()) return AsIfSubmitted(std::move(job));
   if (gone()) return CallerGone();
-  const absl::StatusOr<JobRecord> submitted = jobs_.Submit(job);
+  absl::StatusOr<JobRecord> submitted = jobs_.Submit(job);
+  if (TakenByTheSame(row, submitted.status())) submitted = jobs_.Submit(job);
   if (submitted.ok()) stores_.wakeups().Wake("queue");  // nobody can watch it yet
   return Answer(submitted);
 }
@@ -256,9 +312,45 @@ absl::StatusOr<std::vector<JobIntake::Row>> JobIntake::CheckBatch(
   return rows;
 }
 
+// Other nodes may be there by now: a replay asks for what its first call got, but for what it says
+// itself.
+absl::Status JobIntake::TakeEarlierMesh(Row& row) {
+  const absl::StatusOr<JobRecord> earlier = FindEarlier(row.job);
+  if (absl::IsUnavailable(earlier.status())) return earlier.status();
+  v1::JobSpec spec, stored;
+  if (!earlier.ok() || !spec.ParseFromString(row.job.spec) ||
+      !stored.ParseFromString(earlier->spec)) {
+    return absl::OkStatus();
+  }
+  const v1::Parallel &said = row.request->job().spec().parallel(), &its = stored.parallel();
+  v1::Parallel& ours = *spec.mutable_parallel();
+  if (said.shard() == v1::Parallel::SHARD_UNSPECIFIED) ours.set_shard(its.shard());
+  if (said.tensor() <= 1) ours.set_tensor(its.tensor());
+  if (said.pipeline() <= 1) ours.set_pipeline(its.pipeline());
+  if (plan::RanksInGroup(said) == 1) {
+    ours.clear_layout();
+    if (its.has_layout()) *ours.mutable_layout() = its.layout();
+  }
+  SetSpec(row.job, spec);
+  return absl::OkStatus();
+}
+
+// Whether a call that was sent twice at the same time has got another mesh the other time, which
+// `row` then asks for.
+bool JobIntake::TakenByTheSame(Row& row, const absl::Status& submitted) {
+  if (!row.mesh_was_chosen || !absl::IsAlreadyExists(submitted)) return false;
+  const std::string before = row.job.spec;
+  return TakeEarlierMesh(row).ok() && row.job.spec != before;
+}
+
 // Fills in what the plan found, or returns why the job cannot be stored. A replay of an earlier
 // call needs no plan: it gets the first answer even when the files have been removed since.
 absl::Status JobIntake::PlanRow(Row& row, const Plan& plan) {
+  if (plan.chosen.has_value()) {
+    SetSpec(row.job, *plan.chosen);
+    row.mesh_was_chosen = true;
+    if (!row.request->validate_only()) TY_RETURN_IF_ERROR(TakeEarlierMesh(row));
+  }
   if (plan.sizing.ok()) SetSizing(row.job, *plan.sizing);
   const absl::Status failure = plan.sizing.ok() ? plan.fits : plan.sizing.status();
   if (failure.ok() || row.request->validate_only()) return failure;
@@ -267,6 +359,11 @@ absl::Status JobIntake::PlanRow(Row& row, const Plan& plan) {
   if (!earlier.ok()) return failure;
   row.job.plan_summary = earlier->plan_summary;
   return absl::OkStatus();
+}
+
+JobIntake::Plan JobIntake::MakeRowPlan(const Row& row, SteadyTime until, const Gone& gone) {
+  const bool leaves_mesh = row.request->job().spec().parallel().auto_();
+  return leaves_mesh ? ChooseMesh(row.job, until, gone) : MakePlan(row.job, until);
 }
 
 void JobIntake::PlanBatch(std::vector<Row>& rows, const Gone& gone) {
@@ -278,7 +375,7 @@ void JobIntake::PlanBatch(std::vector<Row>& rows, const Gone& gone) {
     auto plan = plans.find(row.job.spec);
     if (plan == plans.end()) {
       if (gone()) return;
-      plan = plans.emplace(row.job.spec, MakePlan(row.job, until)).first;
+      plan = plans.emplace(row.job.spec, MakeRowPlan(row, until, gone)).first;
     }
     const absl::Status planned = PlanRow(row, plan->second);
     row.refused = !planned.ok();
@@ -302,9 +399,13 @@ absl::StatusOr<std::vector<absl::StatusOr<v1::Job>>> JobIntake::SubmitMany(
       jobs.push_back(std::move(row.job));
     }
   }
-  const std::vector<absl::StatusOr<JobRecord>> submitted = jobs_.SubmitMany(jobs);
+  std::vector<absl::StatusOr<JobRecord>> submitted = jobs_.SubmitMany(jobs);
   bool any = false;
   for (size_t i = 0; i < stored.size(); ++i) {
+    stored[i]->job = std::move(jobs[i]);
+    if (TakenByTheSame(*stored[i], submitted[i].status())) {
+      submitted[i] = jobs_.Submit(stored[i]->job);
+    }
     any = any || submitted[i].ok();
     stored[i]->answer = Answer(submitted[i]);
   }

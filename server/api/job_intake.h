@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,27 +50,38 @@ class JobIntake {
   struct Plan {
     absl::StatusOr<Sizing> sizing;
     absl::Status fits;  // whether it fits the nodes
+    // Of a job that leaves its mesh to the service: what was chosen.
+    std::optional<v1::JobSpec> chosen;
   };
   struct Row {
     const v1::SubmitJobRequest* request = nullptr;
     JobRecord job;
     absl::StatusOr<v1::Job> answer = absl::UnknownError("not answered");
     bool refused = false;  // `answer` says why
+    bool mesh_was_chosen = false;
   };
 
+  using Nodes = std::shared_ptr<const std::vector<NodeRecord>>;
+
   Plan MakePlan(JobRecord job, SteadyTime until);
+  Plan ChooseMesh(JobRecord job, SteadyTime until, const Gone& gone);
+  Nodes NodesOfAMomentAgo();  // none: they were read earlier than that
+  absl::StatusOr<Nodes> ReadNodes();
   absl::Status CheckFitsNodes(const JobRecord& job, const plan::DataFacts& facts);
   absl::StatusOr<JobRecord> FindEarlier(const JobRecord& job);
   absl::StatusOr<std::vector<Row>> CheckBatch(const v1::BatchSubmitJobsRequest& request,
                                               const std::string& creator);
+  Plan MakeRowPlan(const Row& row, SteadyTime until, const Gone& gone);
   void PlanBatch(std::vector<Row>& rows, const Gone& gone);
   absl::Status PlanRow(Row& row, const Plan& plan);
+  absl::Status TakeEarlierMesh(Row& row);
+  bool TakenByTheSame(Row& row, const absl::Status& submitted);
 
   Stores& stores_;
   JobStore& jobs_;
   Sizer& sizer_;
   absl::Mutex mu_;
-  std::shared_ptr<const std::vector<NodeRecord>> nodes_ ABSL_GUARDED_BY(mu_);  // as of a moment ago
+  Nodes nodes_ ABSL_GUARDED_BY(mu_);  // as of a moment ago
   absl::Duration nodes_read_ ABSL_GUARDED_BY(mu_) =
       -absl::InfiniteDuration();  // on Clock::SinceBoot
 };

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <utility>
 
@@ -149,27 +150,50 @@ absl::StatusOr<JobRecord> CheckSubmission(const v1::SubmitJobRequest& request,
   }
   record.creator = creator;
   record.request_id = request.request_id();
-  record.spec = Serialize(spec);
+  SetSpec(record, spec);
   record.labels = {job.labels().begin(), job.labels().end()};
   record.priority = job.priority();
-  record.min_slots = std::max(1, spec.resources().min_slots());
-  record.max_slots = std::max(record.min_slots, spec.resources().max_slots());
-  record.logical_ranks = spec.parallel().logical_ranks();
-  record.group_ranks = std::max(1, spec.parallel().layout().tensor());
-  record.arithmetic_rule = RuleOf(spec.parallel().arithmetic());
-  if (spec.resources().device() != v1::Resources::DEVICE_UNSPECIFIED) {
-    record.device = v1::Resources::Device_Name(spec.resources().device());
-  }
-  record.max_restarts = spec.retry().max_restarts();
-  record.backoff = absl::Seconds(spec.retry().backoff_seconds());
   record.reason = SubmittedReason();
   return record;
+}
+
+void SetSpec(JobRecord& job, const v1::JobSpec& spec) {
+  job.spec = Serialize(spec);
+  job.min_slots = std::max(1, spec.resources().min_slots());
+  job.max_slots = std::max(job.min_slots, spec.resources().max_slots());
+  job.logical_ranks = spec.parallel().logical_ranks();
+  job.group_ranks = std::max(1, spec.parallel().layout().tensor());
+  job.arithmetic_rule = RuleOf(spec.parallel().arithmetic());
+  if (spec.resources().device() != v1::Resources::DEVICE_UNSPECIFIED) {
+    job.device = v1::Resources::Device_Name(spec.resources().device());
+  }
+  job.max_restarts = spec.retry().max_restarts();
+  job.backoff = absl::Seconds(spec.retry().backoff_seconds());
 }
 
 void SetSizing(JobRecord& job, const Sizing& sizing) {
   job.plan_summary = sizing.summary.SerializeAsString();
   job.bytes_per_slot = sizing.summary.bytes_per_slot();
   job.total_steps = sizing.summary.total_steps();
+}
+
+int64_t LargestGangSlot(const JobRecord& job, const std::vector<NodeRecord>& nodes) {
+  std::map<std::string, std::vector<int64_t>> memory;  // of slots, by kind: a gang is of one kind
+  for (const NodeRecord& node : nodes) {
+    for (const SlotRecord& slot : node.slots) {
+      if (job.device.empty() || slot.device == job.device) {
+        memory[slot.device].push_back(slot.memory_bytes);
+      }
+    }
+  }
+  int64_t largest = 0;
+  const auto fewest = static_cast<size_t>(job.min_slots);
+  for (auto& [device, slots] : memory) {
+    if (slots.size() < fewest) continue;
+    std::sort(slots.begin(), slots.end(), std::greater<>());
+    largest = std::max(largest, slots[fewest - 1]);
+  }
+  return largest;
 }
 
 namespace {

@@ -24,8 +24,15 @@ absl::StatusOr<JobRecord> CheckSubmission(const v1::SubmitJobRequest& request,
 // Whether CheckSubmission would accept a job of this spec.
 bool IsAccepted(const v1::JobSpec& spec);
 
+// Fills in the spec, which comes from ResolveSpec, and all that a job has of it.
+void SetSpec(JobRecord& job, const v1::JobSpec& spec);
+
 // Fills in `plan_summary`, `bytes_per_slot` and `total_steps`.
 void SetSizing(JobRecord& job, const Sizing& sizing);
+
+// The memory that each slot of the job's smallest gang can have, on the nodes that ever registered;
+// 0: they have not so many slots of one kind.
+int64_t LargestGangSlot(const JobRecord& job, const std::vector<NodeRecord>& nodes);
 
 // kFailedPrecondition: all nodes that ever registered, even if they were present and idle, have too
 // few slots of one kind that are large enough for the job's smallest gang. The message says what

@@ -62,14 +62,14 @@ void AddPlan(CLI::App& root, Session& session) {
       ->allow_extra_args(false);
   CLI::Option* const layouts = command->add_flag(
       "--layouts", options->layouts,
-      "On other numbers of slots, and with other numbers of ranks that share shards: "
+      "On other numbers of slots, and with other numbers of ranks that share shards or are stages: "
       "memory, bytes sent, how busy they are");
   CLI::Option* const slots =
       command
           ->add_option(
               "--slots", options->slots,
-              "These numbers of slots, as in 2,4,8, with as many ranks that share shards as "
-              "divide them")
+              "These numbers of slots, as in 2,4,8, with as many ranks that share shards or are "
+              "stages as divide them")
           ->delimiter(',')
           ->check(AtLeast(1));
   slots->excludes(layouts);

@@ -27,6 +27,14 @@ inline int64_t RanksInGroup(const v1::Parallel& parallel) {
          std::max(1, parallel.layout().tensor());
 }
 
+// Of a model that can be cut across ranks: gpt, llama, bert or vit.
+inline int64_t LayersOf(const v1::Model& model) {
+  return model.has_gpt()     ? model.gpt().layers()
+         : model.has_llama() ? model.llama().layers()
+         : model.has_bert()  ? model.bert().layers()
+                             : model.vit().layers();
+}
+
 // Whether ranks may have parts of a logical rank, on some layout: the norm of the gradient is then
 // added up so that it does not matter which (passes/norm_of_shards.h).
 inline bool HasNormOfShards(const v1::Parallel& parallel) {

@@ -129,13 +129,6 @@ absl::Status CheckSharedRanks(const v1::JobSpec& spec) {
   return absl::OkStatus();
 }
 
-int64_t LayersOf(const v1::Model& model) {
-  return model.has_gpt()     ? model.gpt().layers()
-         : model.has_llama() ? model.llama().layers()
-         : model.has_bert()  ? model.bert().layers()
-                             : model.vit().layers();
-}
-
 // What is not built yet of jobs that may be cut across ranks, by the field `axis` of spec.parallel.
 absl::Status CheckCut(const v1::JobSpec& spec, const std::string& axis, int32_t size) {
   const std::string with = absl::StrCat(" with spec.parallel.", axis, " ", size);

@@ -47,7 +47,7 @@ v1::JobSpec CutInShards(int shards, int sharing, int logical_ranks) {
 
 std::vector<std::pair<int, int>> PairsOf(const std::vector<JobLayout>& layouts) {
   std::vector<std::pair<int, int>> pairs;
-  for (const JobLayout& layout : layouts) pairs.emplace_back(layout.slots, layout.tensor);
+  for (const JobLayout& layout : layouts) pairs.emplace_back(layout.slots, layout.group.tensor);
   return pairs;
 }
 
@@ -143,7 +143,23 @@ TEST(Layouts, OfWhichOneDoesNotFitTellsTheOthers) {
   EXPECT_EQ((*layouts)[2].slots(), 2);
 }
 
-TEST(TensorsWorthHaving, AreTheFewestOfEachShareAndThatOfTheJob) {
+// The ranks that may share shards, of groups that are all one stage.
+std::vector<int> TensorsWorthHaving(const v1::JobSpec& spec) {
+  std::vector<int> tensors;
+  for (const RankGroup& group : GroupsWorthHaving(spec)) {
+    EXPECT_EQ(group.pipeline, 1);
+    tensors.push_back(group.tensor);
+  }
+  return tensors;
+}
+
+std::vector<RankGroup> OneStage(const std::vector<int>& tensors) {
+  std::vector<RankGroup> groups;
+  for (const int tensor : tensors) groups.push_back({.tensor = tensor});
+  return groups;
+}
+
+TEST(GroupsWorthHaving, AreTheFewestOfEachShareAndThatOfTheJob) {
   EXPECT_THAT(TensorsWorthHaving(Cut(CharGptSpec(), 8, 64)), ElementsAre(1));
   EXPECT_THAT(TensorsWorthHaving(CutInShards(8, 1, 4)), ElementsAre(1, 2, 3, 4, 8));
   EXPECT_THAT(TensorsWorthHaving(CutInShards(8, 6, 4)), ElementsAre(1, 2, 3, 4, 6, 8));
@@ -152,32 +168,63 @@ TEST(TensorsWorthHaving, AreTheFewestOfEachShareAndThatOfTheJob) {
   EXPECT_THAT(TensorsWorthHaving(elsewhere), ElementsAre(1)) << "others are not built yet";
 }
 
+TEST(GroupsWorthHaving, HaveStagesOfAsManyLayersAndThoseOfTheJob) {
+  v1::JobSpec spec = CutInShards(2, 1, 4);
+  spec.mutable_model()->mutable_gpt()->set_layers(8);
+  spec.mutable_parallel()->set_pipeline(6);
+  spec.mutable_parallel()->mutable_layout()->set_pipeline(5);
+  spec.mutable_resources()->set_min_slots(5);
+  spec.mutable_resources()->set_max_slots(5);
+  spec = ResolveSpec(spec).value();
+  std::vector<std::pair<int, int>> groups;
+  for (const RankGroup& group : GroupsWorthHaving(spec)) {
+    groups.emplace_back(group.tensor, group.pipeline);
+  }
+  // 8, 4, 3, 2 layers; with 5 stages the largest has 2, too.
+  EXPECT_THAT(groups, ElementsAre(Pair(1, 1), Pair(1, 2), Pair(1, 3), Pair(1, 4), Pair(1, 5),
+                                  Pair(2, 1), Pair(2, 2), Pair(2, 3), Pair(2, 4), Pair(2, 5)));
+  const auto layouts =
+      PlanLayouts(spec, TokenFacts(65), LayoutsOn(spec, GroupsWorthHaving(spec), 8),
+                  {.flops_per_second = 1e12, .bytes_per_second = 1e9}, Never);
+  ASSERT_TRUE(layouts.ok()) << layouts.status();
+  ASSERT_THAT(*layouts, SizeIs(5)) << "2, 4 and 8 ranks in a group; 8 groups are too many";
+  for (const v1::LayoutPlan& layout : *layouts) {
+    EXPECT_EQ(layout.refused(), "");
+    EXPECT_GT(layout.step_seconds(), 0);
+    EXPECT_EQ(8 % (layout.layout().tensor() * layout.layout().pipeline()), 0);
+  }
+}
+
 TEST(LayoutsOn, AreThoseThatDivideTheSlotsAndHaveLogicalRanks) {
   const v1::JobSpec spec = CutInShards(4, 2, 3);
-  EXPECT_THAT(PairsOf(LayoutsOn(spec, {1, 2, 4}, 2)), ElementsAre(Pair(2, 1), Pair(2, 2)));
-  EXPECT_THAT(PairsOf(LayoutsOn(spec, {1, 2, 4}, 4)), ElementsAre(Pair(4, 2), Pair(4, 4)));
-  EXPECT_THAT(PairsOf(LayoutsOn(spec, {1, 2, 4}, 12)), ElementsAre(Pair(12, 4)));
-  EXPECT_THAT(PairsOf(LayoutsOn(spec, {2}, 3)), ElementsAre(Pair(3, 2))) << "to be refused";
+  EXPECT_THAT(PairsOf(LayoutsOn(spec, OneStage({1, 2, 4}), 2)),
+              ElementsAre(Pair(2, 1), Pair(2, 2)));
+  EXPECT_THAT(PairsOf(LayoutsOn(spec, OneStage({1, 2, 4}), 4)),
+              ElementsAre(Pair(4, 2), Pair(4, 4)));
+  EXPECT_THAT(PairsOf(LayoutsOn(spec, OneStage({1, 2, 4}), 12)), ElementsAre(Pair(12, 4)));
+  EXPECT_THAT(PairsOf(LayoutsOn(spec, OneStage({2}), 3)), ElementsAre(Pair(3, 2)))
+      << "to be refused";
 }
 
 TEST(LayoutsWorthHaving, HaveEachNumberOfSlotsInEachLayout) {
-  EXPECT_THAT(PairsOf(LayoutsWorthHaving(CutInShards(4, 1, 2), {1, 2, 4}, 8, 64)),
+  EXPECT_THAT(PairsOf(LayoutsWorthHaving(CutInShards(4, 1, 2), OneStage({1, 2, 4}), 8, 64)),
               ElementsAre(Pair(1, 1), Pair(2, 1), Pair(2, 2), Pair(4, 2), Pair(4, 4), Pair(8, 4)));
   const v1::JobSpec many = CutInShards(8, 1, 512);
-  const std::vector<JobLayout> some = LayoutsWorthHaving(many, {1, 2, 3, 4, 8}, 1024, 64);
+  const std::vector<JobLayout> some = LayoutsWorthHaving(many, OneStage({1, 2, 3, 4, 8}), 1024, 64);
   EXPECT_LE(some.size(), 64u);
   EXPECT_GT(some.size(), 50u);
-  EXPECT_EQ(some.front(), (JobLayout{1, 1}));
-  EXPECT_EQ(some.back(), (JobLayout{1024, 8}));
-  for (const JobLayout& layout : some) EXPECT_EQ(layout.slots % layout.tensor, 0);
-  EXPECT_EQ(LayoutsWorthHaving(Cut(GptSpec(), 1024, 1024), {1}, 1024, 64).size(), 63u);
+  EXPECT_EQ(some.front(), (JobLayout{1, {1}}));
+  EXPECT_EQ(some.back(), (JobLayout{1024, {8}}));
+  for (const JobLayout& layout : some) EXPECT_EQ(layout.slots % layout.group.tensor, 0);
+  EXPECT_EQ(LayoutsWorthHaving(Cut(GptSpec(), 1024, 1024), OneStage({1}), 1024, 64).size(), 63u);
 }
 
 TEST(Layouts, OfRanksThatShareShardsTellWhatTheirPlansSay) {
   const v1::JobSpec spec = CutInShards(4, 2, 2);
   const DataFacts facts = TokenFacts(65);
   const Rates rates = {.flops_per_second = 1e12, .bytes_per_second = 1e15};
-  const std::vector<JobLayout> asked = {{4, 1}, {2, 1}, {2, 2}, {4, 2}, {4, 4}, {3, 2}, {8, 4}};
+  const std::vector<JobLayout> asked = {{4, {1}}, {2, {1}}, {2, {2}}, {4, {2}},
+                                        {4, {4}}, {3, {2}}, {8, {4}}};
   const auto layouts = PlanLayouts(spec, facts, asked, rates, Never);
   ASSERT_TRUE(layouts.ok()) << layouts.status();
   ASSERT_THAT(*layouts, SizeIs(asked.size()));
@@ -207,7 +254,7 @@ TEST(Layouts, OfRanksThatShareShardsTellWhatTheirPlansSay) {
   EXPECT_NEAR(shared.step_seconds(), whole.step_seconds() / shared.busy_share(),
               0.02 * whole.step_seconds());
   EXPECT_LT(eight.step_seconds(), 0.4 * whole.step_seconds());
-  const auto slow = PlanLayouts(spec, facts, {{2, 2}},
+  const auto slow = PlanLayouts(spec, facts, {{2, {2}}},
                                 {.flops_per_second = 1e12, .bytes_per_second = 1e6}, Never);
   EXPECT_NEAR((*slow)[0].step_seconds(),
               static_cast<double>(shared.sent_bytes_per_step()) / 1e6 + shared.step_seconds(),

@@ -1,0 +1,158 @@
+#include "executor/plan/choose.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <utility>
+
+#include "executor/plan/sizing.h"
+#include "executor/plan/spec/mesh.h"
+#include "executor/plan/spec/spec.h"
+#include "tests/unit/plan/specs.h"
+
+namespace trainyard::plan {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+bool NotYet() { return false; }
+
+// A model of which most bytes are parameters and what is kept of them, on 4 slots.
+v1::JobSpec OnFourSlots() {
+  v1::JobSpec spec = CharGptSpec();
+  spec.mutable_model()->mutable_gpt()->set_width(512);
+  spec.mutable_resources()->set_device(v1::Resources::CPU);
+  spec.mutable_resources()->set_min_slots(4);
+  spec.mutable_training()->set_batch_size(4);
+  spec.mutable_training()->set_micro_batch_size(1);
+  spec.mutable_parallel()->set_auto_(true);
+  return ResolveSpec(spec).value();
+}
+
+const DataFacts kFacts = TokenFacts(65);
+
+int64_t BytesOf(const v1::JobSpec& spec) {
+  return PlanForAnyRanks(ResolveSpec(spec).value(), kFacts)->summary.bytes_per_slot();
+}
+
+int64_t BytesWith(v1::JobSpec spec, v1::Parallel::Shard shard) {
+  spec.mutable_parallel()->set_shard(shard);
+  return BytesOf(spec);
+}
+
+ChosenMesh Choose(const v1::JobSpec& spec, int64_t slot_bytes) {
+  absl::StatusOr<ChosenMesh> mesh = ChooseMesh(spec, kFacts, slot_bytes, NotYet);
+  EXPECT_TRUE(mesh.ok()) << mesh.status();
+  EXPECT_FALSE(mesh->ended_early);
+  if (!mesh->fits) return *std::move(mesh);
+  EXPECT_FALSE(mesh->spec.parallel().auto_());
+  EXPECT_EQ(ResolveSpec(mesh->spec)->SerializeAsString(), mesh->spec.SerializeAsString());
+  EXPECT_EQ(mesh->summary.bytes_per_slot(), BytesOf(mesh->spec));
+  EXPECT_LE(mesh->summary.bytes_per_slot(), slot_bytes);
+  return *std::move(mesh);
+}
+
+TEST(ChooseMesh, KeepsAJobThatFitsAsItIs) {
+  const v1::JobSpec spec = OnFourSlots();
+  const ChosenMesh mesh = Choose(spec, BytesOf(spec));
+  ASSERT_TRUE(mesh.fits);
+  EXPECT_EQ(mesh.spec.parallel().shard(), v1::Parallel::SHARD_UNSPECIFIED);
+  EXPECT_EQ(RanksInGroup(mesh.spec.parallel()), 1);
+  EXPECT_THAT(mesh.why, StartsWith("the job as it is needs "));
+}
+
+TEST(ChooseMesh, SharesOutNoMoreThanTheSlotsAskFor) {
+  const v1::JobSpec spec = OnFourSlots();
+  const int64_t optimizer = BytesWith(spec, v1::Parallel::OPTIMIZER),
+                gradients = BytesWith(spec, v1::Parallel::GRADIENTS),
+                parameters = BytesWith(spec, v1::Parallel::PARAMETERS);
+  ASSERT_LT(parameters, gradients);
+  ASSERT_LT(gradients, optimizer);
+  EXPECT_EQ(Choose(spec, optimizer - 1).spec.parallel().shard(), v1::Parallel::GRADIENTS);
+  EXPECT_EQ(Choose(spec, gradients).spec.parallel().shard(), v1::Parallel::GRADIENTS);
+  const ChosenMesh mesh = Choose(spec, gradients - 1);
+  EXPECT_EQ(mesh.spec.parallel().shard(), v1::Parallel::PARAMETERS);
+  EXPECT_THAT(mesh.why, StartsWith("shard PARAMETERS needs "));
+  EXPECT_THAT(mesh.why, HasSubstr("; the job as it is needs "));
+  EXPECT_THAT(mesh.why, HasSubstr("; shard GRADIENTS needs "));
+}
+
+TEST(ChooseMesh, CutsTheModelOfAJobThatWantsNoShards) {
+  v1::JobSpec spec = OnFourSlots();
+  spec.mutable_parallel()->set_shard(v1::Parallel::NONE);
+  const int64_t whole = BytesOf(spec);
+  const ChosenMesh mesh = Choose(spec, whole - 1);
+  ASSERT_TRUE(mesh.fits) << mesh.why;
+  EXPECT_EQ(mesh.spec.parallel().shard(), v1::Parallel::NONE);
+  EXPECT_EQ(RanksInGroup(mesh.spec.parallel()), 2) << "the smallest group that will do";
+  const ChosenMesh smaller = Choose(spec, mesh.summary.bytes_per_slot() * 3 / 4);
+  ASSERT_TRUE(smaller.fits) << smaller.why;
+  EXPECT_EQ(RanksInGroup(smaller.spec.parallel()), 4);
+}
+
+TEST(ChooseMesh, KeepsWhatTheJobSays) {
+  v1::JobSpec spec = OnFourSlots();
+  spec.mutable_parallel()->set_shard(v1::Parallel::OPTIMIZER);
+  EXPECT_THAT(Choose(spec, BytesOf(spec) - 1).why,
+              StartsWith("what needs least is shard OPTIMIZER, with "));
+
+  spec = OnFourSlots();
+  spec.mutable_parallel()->set_pipeline(4);
+  spec.mutable_parallel()->mutable_layout()->set_pipeline(2);
+  spec = ResolveSpec(spec).value();
+  EXPECT_FALSE(Choose(spec, BytesOf(spec) - 1).fits);
+
+  // Two shards, whoever computes them.
+  spec = OnFourSlots();
+  spec.mutable_parallel()->set_tensor(2);
+  spec = ResolveSpec(spec).value();
+  for (int64_t slot = BytesOf(spec);; slot = slot * 9 / 10) {
+    const ChosenMesh mesh = Choose(spec, slot);
+    if (!mesh.fits) break;
+    EXPECT_EQ(mesh.spec.parallel().tensor(), 2) << mesh.why;
+  }
+}
+
+TEST(ChooseMesh, CutsNoElasticJobIntoGroups) {
+  v1::JobSpec spec = OnFourSlots();
+  spec.mutable_resources()->set_min_slots(2);
+  spec = ResolveSpec(spec).value();
+  spec.mutable_parallel()->set_shard(v1::Parallel::NONE);
+  const ChosenMesh none = Choose(spec, BytesOf(spec) / 2);
+  EXPECT_FALSE(none.fits);
+  EXPECT_THAT(none.why,
+              HasSubstr("; refused: pipeline 2 (spec.resources.min_slots: an elastic job"));
+  spec.mutable_parallel()->clear_shard();
+  EXPECT_TRUE(Choose(spec, BytesWith(spec, v1::Parallel::GRADIENTS)).fits);
+}
+
+// Nothing of it is built with Muon.
+TEST(ChooseMesh, SaysWhatWasRefused) {
+  v1::JobSpec spec = OnFourSlots();
+  spec.mutable_optimizer()->mutable_muon();
+  spec = ResolveSpec(spec).value();
+  const ChosenMesh mesh = Choose(spec, BytesOf(spec) - 1);
+  EXPECT_FALSE(mesh.fits);
+  EXPECT_THAT(mesh.why, HasSubstr("; refused: shard GRADIENTS ("));
+  EXPECT_THAT(mesh.why, HasSubstr("spec.optimizer: muon with spec.parallel."));
+}
+
+TEST(ChooseMesh, TellsWhatNeedsLeastIfNothingFits) {
+  const ChosenMesh mesh = Choose(OnFourSlots(), 1000);
+  EXPECT_FALSE(mesh.fits);
+  EXPECT_THAT(mesh.why, StartsWith("what needs least is "));
+}
+
+TEST(ChooseMesh, EndsWhenItIsTold) {
+  int asked = 0;
+  const absl::StatusOr<ChosenMesh> mesh =
+      ChooseMesh(OnFourSlots(), kFacts, 1000, [&] { return ++asked > 2; });
+  ASSERT_TRUE(mesh.ok());
+  EXPECT_FALSE(mesh->fits);
+  EXPECT_TRUE(mesh->ended_early);
+  EXPECT_THAT(mesh->why, StartsWith("what needs least is "));
+}
+
+}  // namespace
+}  // namespace trainyard::plan
