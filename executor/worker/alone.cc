@@ -37,6 +37,13 @@ absl::StatusOr<v1::JobSpec> ReadSpec(const AloneOptions& options) {
     }
     TY_RETURN_IF_ERROR(SetField(job, set.substr(0, equals), set.substr(equals + 1)));
   }
+  if (job.spec().parallel().auto_()) {
+    return absl::InvalidArgumentError(
+        "spec.parallel.auto: found true, and there is no service that could choose by the memory "
+        "of its "
+        "slots; leave it out, and name shard, tensor, pipeline and layout where they are not the "
+        "default");
+  }
   return job.spec();
 }
 
@@ -108,10 +115,14 @@ absl::Status Train(const AloneOptions& options, engine::Communicator* communicat
                       OpenDevice(name, options.threads));
   const std::string ranks =
       communicator == nullptr ? "" : absl::StrCat(", ", communicator->description());
-  Progress progress(std::cout, isatty(STDOUT_FILENO) != 0, SystemClock(),
-                    absl::StrCat(device->Description(), ranks));
-  Warnings warnings(rank);
   const bool leads = rank == 0;
+  std::optional<MetricsFile> metrics;
+  if (leads && !options.metrics.empty()) {
+    TY_ASSIGN_OR_FAULT(engine::Fault::kStorage, metrics, MetricsFile::Open(options.metrics));
+  }
+  Progress progress(std::cout, isatty(STDOUT_FILENO) != 0, SystemClock(),
+                    absl::StrCat(device->Description(), ranks), std::move(metrics));
+  Warnings warnings(rank);
   engine::RunObserver& observer = leads ? static_cast<engine::RunObserver&>(progress) : warnings;
   for (;;) {
     const absl::Status status = engine::Run(*device, request, observer, StopWish()).status();

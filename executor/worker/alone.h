@@ -13,6 +13,7 @@ struct AloneOptions {
   std::string device;            // "": what the spec asks for, else cpu
   int threads = 1;               // of each rank
   bool resume = false;
+  std::string metrics;  // path of a file for all metrics (metrics_file.h); "": none
   int ranks = 1;
   bool tcp = false;  // ranks exchange by TCP, though they could by shared memory
 };

@@ -41,6 +41,9 @@ void Declare(CLI::App& app, Flags& flags) {
   app.add_option("--out", flags.alone.out, "folder for the checkpoints of --spec")->needs(spec);
   app.add_flag("--resume", flags.alone.resume, "go on from the newest checkpoint in --out")
       ->needs(spec);
+  app.add_option("--metrics", flags.alone.metrics,
+                 "file to which every metric of --spec is added, a line of JSON for each step")
+      ->needs(spec);
   auto* ranks = app.add_option("--ranks", flags.alone.ranks,
                                "train --spec on so many ranks, each a process with --threads")
                     ->check(CLI::Range(1, 1024))

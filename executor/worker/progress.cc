@@ -72,6 +72,7 @@ std::string Progress::TrainLine(int64_t step, const std::map<std::string, double
 
 absl::Status Progress::OnMetrics(int64_t step, Split split,
                                  const std::map<std::string, double>& values) {
+  if (file_.has_value()) TY_RETURN_IF_ERROR(file_->Add(step, split, values));
   absl::MutexLock lock(&mu_);
   if (split == Split::kValidation) {
     std::string line = absl::StrFormat("step %d/%d  validation", step, total_steps_);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "executor/engine/run.h"
+#include "executor/worker/metrics_file.h"
 #include "storage/base/clock.h"
 
 namespace trainyard::worker {
@@ -17,11 +19,16 @@ namespace trainyard::worker {
 std::string ClockText(absl::Duration d);
 
 // Tells a person how the run is getting on: on a terminal one line that is rewritten, elsewhere a
-// line now and then. Thread-safe.
+// line now and then; and all numbers to a file, where there is one. Thread-safe.
 class Progress : public engine::RunObserver {
  public:
-  Progress(std::ostream& out, bool terminal, Clock& clock, std::string device)
-      : out_(out), terminal_(terminal), clock_(clock), device_(std::move(device)) {}
+  Progress(std::ostream& out, bool terminal, Clock& clock, std::string device,
+           std::optional<MetricsFile> file)
+      : out_(out),
+        terminal_(terminal),
+        clock_(clock),
+        device_(std::move(device)),
+        file_(std::move(file)) {}
 
   absl::Status OnStarted(const v1::JobSpec& spec, const plan::Plan& plan) override;
   absl::Status OnRestored(int64_t step, const std::string& uri,
@@ -45,6 +52,7 @@ class Progress : public engine::RunObserver {
   const bool terminal_;
   Clock& clock_;
   const std::string device_;
+  std::optional<MetricsFile> file_;  // used by the run's thread alone
 
   absl::Mutex mu_;
   int64_t total_steps_ ABSL_GUARDED_BY(mu_) = 0;

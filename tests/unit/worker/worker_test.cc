@@ -401,6 +401,30 @@ TEST_F(AloneTest, DoesNotOverwriteAndResumesWhenAsked) {
   EXPECT_THAT(ReadOutput(), HasSubstr("going on from step 5"));
 }
 
+TEST_F(AloneTest, WritesEveryMetricForPrograms) {
+  const std::string path = out_ + "/of/mine.jsonl";
+  ASSERT_EQ(Alone({"--out", out_, "--metrics", path}), run::kExitDone) << ReadOutput();
+  const std::vector<std::string> lines =
+      absl::StrSplit(ReadFile(path).value(), '\n', absl::SkipEmpty());
+  ASSERT_GE(lines.size(), 5u);
+  for (int step = 1; step <= 5; ++step) {
+    EXPECT_THAT(lines[step - 1], ::testing::MatchesRegex(absl::StrCat(
+                                     "\\{\"step\":", step,
+                                     ",\"split\":\"train\",.*\"loss\":[0-9]\\.[0-9]+[,}].*\\}")));
+  }
+  EXPECT_THAT(lines.back(), HasSubstr("\"step\":5,\"split\":\"validation\""));
+  // Another run adds to it, and one that cannot does not begin.
+  ASSERT_EQ(Alone({"--out", out_ + "2", "--metrics", path}), run::kExitDone) << ReadOutput();
+  EXPECT_EQ(ReadFile(path)->find(lines[0] + "\n"), 0u);
+  EXPECT_NE(Alone({"--out", out_ + "3", "--metrics", "/proc/none/metrics"}), run::kExitDone);
+  EXPECT_THAT(ReadOutput(), HasSubstr("--metrics /proc/none/metrics: "));
+}
+
+TEST_F(AloneTest, ChoosesNoMesh) {
+  EXPECT_EQ(Alone({"--out", out_, "--set", "parallel.auto=true"}), run::kExitUsage);
+  EXPECT_THAT(ReadOutput(), HasSubstr("spec.parallel.auto: found true, and there is no service"));
+}
+
 // The variable makes oneDNN compute as a machine that has no wider vectors would.
 TEST_F(AloneTest, ARunThatGoesOnWithOtherInstructionsSaysSo) {
   ASSERT_EQ(Alone({"--out", out_}), run::kExitDone) << ReadOutput();
