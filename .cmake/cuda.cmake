@@ -17,8 +17,8 @@ if(NOT TRAINYARD_CUDA STREQUAL "OFF")
     if(NOT TRAINYARD_CUDA STREQUAL "EMULATED")
       set(CMAKE_CUDA_COMPILER ${NVCC})
       if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-        # The last one is PTX, for GPUs that came later: their driver compiles it at the first start.
-        set(CMAKE_CUDA_ARCHITECTURES 80-real 90a-real 90-virtual)
+        # 80 is also PTX, for GPUs that came later: their driver compiles it at the first start.
+        set(CMAKE_CUDA_ARCHITECTURES 80 90a-real)
       endif()
       enable_language(CUDA)
       # CMake 3.25 does not know C++20 for CUDA.

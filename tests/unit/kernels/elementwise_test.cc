@@ -169,7 +169,7 @@ TEST_P(ElementwiseTest, ZeroClearsAnyType) {
       bench_.Run(Zero{x, n});
       const auto* bytes = static_cast<const unsigned char*>(x.data);
       int64_t left = 0;
-      for (size_t i = 0; i < n * SizeOf(type); ++i) left += bytes[i] != 0;
+      for (int64_t i = 0; i < n * SizeOf(type); ++i) left += bytes[i] != 0;
       EXPECT_EQ(left, 0);
       bench_.device().Free(x.data);
     }

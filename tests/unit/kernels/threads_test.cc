@@ -1,6 +1,12 @@
 // Threads change no bit: products and convolutions, most of which a library computes, of every
 // element type, with 1, 2, 3 and 16 threads. Other ops are in determinism_test.cc.
 
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "tests/unit/kernels/cpu_fixture.h"
 
 namespace trainyard::kernels {
@@ -30,6 +36,20 @@ void ExpectSameBits(const std::string& name, const F& subject) {
     EXPECT_TRUE(found == expected) << name << " with " << threads << " threads";
   }
 }
+
+// With TRAINYARD_ONLY_WITH in the environment: only on a CPU with that flag in /proc/cpuinfo.
+class Threads : public testing::Test {
+ protected:
+  void SetUp() override {
+    const char* const flag = std::getenv("TRAINYARD_ONLY_WITH");
+    if (flag == nullptr) return;
+    std::ifstream file("/proc/cpuinfo");
+    const std::string cpus{std::istreambuf_iterator<char>(file), {}};
+    if (!absl::StrContains(cpus, absl::StrCat(" ", flag, " "))) {
+      GTEST_SKIP() << "this CPU has no " << flag << ", so no fewer instructions can be tried on it";
+    }
+  }
+};
 
 constexpr DType kElements[] = {DType::kF32, DType::kBF16, DType::kF16};
 
@@ -69,7 +89,7 @@ const ConvolutionShape kConvolutions[] = {
     Square(3, 30, 24, 40, 11, 4),
 };
 
-TEST(Threads, Convolutions) {
+TEST_F(Threads, Convolutions) {
   for (const ConvolutionShape& s : kConvolutions) {
     for (const DType type : kElements) {
       const int64_t nx = s.batch * s.height * s.width * s.in;
@@ -110,7 +130,7 @@ struct ProductShape {
   int64_t m, n, k;
 };
 
-TEST(Threads, Products) {
+TEST_F(Threads, Products) {
   for (const ProductShape& shape :
        {ProductShape{8, 8, 8}, {768, 384, 128}, {128, 384, 768}, {512, 128, 768},  {768, 65, 128},
         {65, 128, 768},        {10, 64, 8192},  {3, 5, 20000},   {100, 120, 1500}, {33, 65, 70},
