@@ -36,8 +36,15 @@ absl::StatusOr<Yard> ExistingYard(const Session& session, const std::string& dir
                                           dir.empty() ? "" : " --dir ", dir, "`"));
 }
 
+// Without --dir the yard of the context in use, if there is one, or else a new one in the usual
+// folder: a yard that was stopped starts again.
+absl::StatusOr<std::string> FolderToStart(const Session& session, const std::string& dir) {
+  const absl::StatusOr<Yard> existing = ExistingYard(session, dir);
+  return existing.ok() ? existing->dir() : Directory(dir);
+}
+
 absl::StatusOr<int> Start(Session& session, StartOptions options) {
-  TY_ASSIGN_OR_RETURN(options.dir, Directory(options.dir));
+  TY_ASSIGN_OR_RETURN(options.dir, FolderToStart(session, options.dir));
   TY_ASSIGN_OR_RETURN(const StartedYard started, StartYard(options));
   session.out().Write(absl::StrCat(
       started.was_running ? "the yard is already running: " : "the yard is running: ", options.dir,

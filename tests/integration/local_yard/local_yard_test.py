@@ -133,6 +133,11 @@ class LocalYard(unittest.TestCase):
         self.assertEqual(self.left_over(), [])
         self.assertTrue(os.path.exists(self.dir + "/yard.json"))
 
+    def test_start_goes_on_with_the_yard_of_the_context(self):
+        self.start()
+        self.call("local", "stop")
+        self.assertIn(f"the yard is running: {self.dir}, ", self.call("local", "start"))
+
     def test_purge_leaves_no_file_but_those_of_others(self):
         self.start()
         with open(self.dir + "/note", "w") as file:

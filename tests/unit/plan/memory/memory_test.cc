@@ -368,6 +368,7 @@ TEST(Memory, OpsStayWithinTheirRegions) {
                    within(t.id, bytes, plan.share_region);
               break;
             case TensorKind::kInput:
+            case TensorKind::kReceived:
             case TensorKind::kActivation:
               ok = within(t.id, bytes, shared);
               break;
