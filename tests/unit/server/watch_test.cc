@@ -403,6 +403,7 @@ class SlowClientTest : public WatchTest {
   static ServerOptions Options() {
     ServerOptions options = Rig::FastOptions();
     options.watch.longest_write = kLongestWrite;
+    options.fleet.lease = absl::Hours(1);  // the agent says nothing while all of it is stored
     return options;
   }
   SlowClientTest() : WatchTest(Options()) {}
