@@ -94,6 +94,13 @@ absl::Status CheckRate(const char* field, double rate) {
   return FieldError(field, absl::StrCat(rate), "a number above 0, or 0 where it is not known");
 }
 
+// Says what would fit, too, which takes planning.
+absl::Status CheckFitsOn(const std::vector<NodeRecord>& nodes, const JobRecord& job,
+                         const plan::DataFacts& facts) {
+  return CheckFits(job, nodes,
+                   [&](int64_t slot_bytes) { return WhatFitsInto(slot_bytes, job, facts); });
+}
+
 // A caller that has hung up, or whose deadline is over, may send the call again: nothing is written
 // for the one that it gave up.
 absl::Status CallerGone() { return absl::CancelledError("the caller has gone"); }
@@ -118,11 +125,12 @@ absl::StatusOr<JobIntake::Nodes> JobIntake::ReadNodes() {
 // A job that fits the nodes of a moment ago is accepted without reading all nodes again.
 absl::Status JobIntake::CheckFitsNodes(const JobRecord& job, const plan::DataFacts& facts) {
   const Nodes recent = NodesOfAMomentAgo();
-  if (recent != nullptr && !recent->empty() && CheckFits(job, facts, *recent).ok()) {
+  const auto say_nothing = [](int64_t) { return ""; };
+  if (recent != nullptr && !recent->empty() && CheckFits(job, *recent, say_nothing).ok()) {
     return absl::OkStatus();
   }
   TY_ASSIGN_OR_RETURN(const Nodes nodes, ReadNodes());
-  return CheckFits(job, facts, *nodes);
+  return CheckFitsOn(*nodes, job, facts);
 }
 
 JobIntake::Plan JobIntake::MakePlan(JobRecord job, SteadyTime until) {
@@ -170,7 +178,7 @@ JobIntake::Plan JobIntake::ChooseMesh(JobRecord job, SteadyTime until, const Gon
                        mesh->ended_early ? "planned in time" : "chosen", " fits; ", mesh->why);
     }
   }
-  plan.fits = CheckFits(job, plan.sizing->facts, **nodes);
+  plan.fits = CheckFitsOn(**nodes, job, plan.sizing->facts);
   if (!plan.fits.ok() && !none_fits.empty()) plan.fits = Annotate(plan.fits, none_fits);
   return plan;
 }

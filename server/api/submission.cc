@@ -196,9 +196,6 @@ int64_t LargestGangSlot(const JobRecord& job, const std::vector<NodeRecord>& nod
   return largest;
 }
 
-namespace {
-
-// What would fit into a slot of `slot_bytes`, found by planning the job again.
 std::string WhatFitsInto(int64_t slot_bytes, const JobRecord& job, const plan::DataFacts& facts) {
   v1::JobSpec spec;
   if (spec.ParseFromString(job.spec)) {
@@ -209,10 +206,8 @@ std::string WhatFitsInto(int64_t slot_bytes, const JobRecord& job, const plan::D
   return "a smaller training.micro_batch_size or a smaller model would fit";
 }
 
-}  // namespace
-
-absl::Status CheckFits(const JobRecord& job, const plan::DataFacts& facts,
-                       const std::vector<NodeRecord>& nodes) {
+absl::Status CheckFits(const JobRecord& job, const std::vector<NodeRecord>& nodes,
+                       absl::FunctionRef<std::string(int64_t slot_bytes)> what_fits) {
   int64_t largest = 0;  // of the right kind
   int matching = 0;
   int all = 0;
@@ -239,7 +234,7 @@ absl::Status CheckFits(const JobRecord& job, const plan::DataFacts& facts,
         absl::StrCat("spec.model: needs ", DescribeBytes(job.bytes_per_slot), " per slot",
                      job.device == "CUDA" ? " (of a GPU in part an estimate)" : "",
                      ", but the largest ", job.device, job.device.empty() ? "" : " ", "slot has ",
-                     DescribeBytes(largest), "; ", WhatFitsInto(largest, job, facts)));
+                     DescribeBytes(largest), "; ", what_fits(largest)));
   }
   int widest = 0;
   for (const auto& [device, count] : gang_slots) widest = std::max(widest, count);

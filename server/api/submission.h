@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "executor/plan/spec/facts.h"
@@ -34,12 +35,16 @@ void SetSizing(JobRecord& job, const Sizing& sizing);
 // 0: they have not so many slots of one kind.
 int64_t LargestGangSlot(const JobRecord& job, const std::vector<NodeRecord>& nodes);
 
+// What would fit into a slot of `slot_bytes`, for people, found by planning the job again: that
+// takes time and memory.
+std::string WhatFitsInto(int64_t slot_bytes, const JobRecord& job, const plan::DataFacts& facts);
+
 // kFailedPrecondition: all nodes that ever registered, even if they were present and idle, have too
 // few slots of one kind that are large enough for the job's smallest gang. The message says what
-// would fit, found by planning it with `facts`.
+// would fit, as `what_fits` says it of the largest slot.
 // While no node ever registered, the job is accepted and waits, as it does for nodes that are away,
 // draining or busy.
-absl::Status CheckFits(const JobRecord& job, const plan::DataFacts& facts,
-                       const std::vector<NodeRecord>& nodes);
+absl::Status CheckFits(const JobRecord& job, const std::vector<NodeRecord>& nodes,
+                       absl::FunctionRef<std::string(int64_t slot_bytes)> what_fits);
 
 }  // namespace trainyard

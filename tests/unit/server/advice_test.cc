@@ -89,6 +89,9 @@ int NumberAfter(const std::string& text, const std::string& words) {
   return found == std::string::npos ? 0 : std::atoi(text.c_str() + found + words.size());
 }
 
+// What would fit into a slot; none is too small here.
+std::string SayNothing(int64_t) { return ""; }
+
 TEST(Submission, KeepsHowManyRanksShareShardsForTheScheduler) {
   EXPECT_EQ(JobOf({.tensor = 4})->group_ranks, 1);
   EXPECT_EQ(JobOf({.tensor = 4, .sharing = 2})->group_ranks, 2);
@@ -185,7 +188,7 @@ TEST(Advice, DoesNotLeaveOutADeviceThatMustBeSet) {
     EXPECT_EQ(told, absl::StrCat("no node has a CPU slot: ",
                                  tensor == 1 ? "leave resources.device out, or " : "",
                                  "add such a node"));
-    const absl::Status refused = CheckFits(*job, {}, gpus.snapshot.nodes);
+    const absl::Status refused = CheckFits(*job, gpus.snapshot.nodes, SayNothing);
     EXPECT_EQ(refused.message().find("leave device out") != std::string::npos, tensor == 1)
         << refused;
   }
@@ -197,7 +200,7 @@ TEST(Advice, OfARefusalForTooFewSlotsIsAcceptedToo) {
       const std::optional<JobRecord> job =
           JobOf({.slots = slots, .tensor = 4, .sharing = sharing, .logical = 12});
       for (int there = 1; there < slots; ++there) {
-        const absl::Status refused = CheckFits(*job, {}, WithFree(there).snapshot.nodes);
+        const absl::Status refused = CheckFits(*job, WithFree(there).snapshot.nodes, SayNothing);
         ASSERT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
         EXPECT_EQ(NumberAfter(std::string(refused.message()), "of at most "),
                   there / sharing * sharing)

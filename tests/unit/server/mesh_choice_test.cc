@@ -5,6 +5,10 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <string>
+#include <vector>
+
 #include "tests/unit/server/rig.h"
 
 namespace trainyard {
@@ -48,16 +52,27 @@ class MeshChoiceTest : public ::testing::Test {
     return response_.plan().bytes_per_slot();
   }
 
+  void AddNode(const std::string& name, int slots, int64_t slot_bytes) {
+    agents_.push_back(std::make_unique<ScriptedAgent>(rig_));
+    agents_.back()->Register(name, slots, "i1", slot_bytes);
+    agents_.back()->Welcomed();
+  }
+  // Four slots that hold the job with its gradients in shards, and not as it is. Returns their
+  // bytes.
+  int64_t AddSmallSlots() {
+    const int64_t gradients = BytesWith(v1::Parallel::GRADIENTS);
+    EXPECT_LT(gradients, BytesWith(v1::Parallel::OPTIMIZER));
+    AddNode("four", 4, gradients);
+    return gradients;
+  }
+
   Rig rig_;
+  std::vector<std::unique_ptr<ScriptedAgent>> agents_;
   v1::Job response_;
 };
 
 TEST_F(MeshChoiceTest, IsStoredWithTheJobAndToldWithItsPlan) {
-  const int64_t gradients = BytesWith(v1::Parallel::GRADIENTS);
-  ASSERT_LT(gradients, BytesWith(v1::Parallel::OPTIMIZER));
-  ScriptedAgent agent(rig_);
-  agent.Register("four", 4, "i1", gradients);
-  agent.Welcomed();
+  const int64_t gradients = AddSmallSlots();
   const grpc::Status status = Submit(Open());
   ASSERT_TRUE(status.ok()) << status.error_message();
   EXPECT_EQ(response_.spec().parallel().shard(), v1::Parallel::GRADIENTS);
@@ -68,18 +83,13 @@ TEST_F(MeshChoiceTest, IsStoredWithTheJobAndToldWithItsPlan) {
 }
 
 TEST_F(MeshChoiceTest, IsThatOfTheFirstCallWhenItIsReplayed) {
-  const int64_t gradients = BytesWith(v1::Parallel::GRADIENTS);
-  ScriptedAgent agent(rig_);
-  agent.Register("four", 4, "i1", gradients);
-  agent.Welcomed();
+  const int64_t gradients = AddSmallSlots();
   v1::SubmitJobRequest request = Open();
   request.set_request_id("the-same-call-again");
   request.mutable_job()->clear_job_id();
   ASSERT_TRUE(Submit(request).ok());
   const v1::Job first = response_;
-  ScriptedAgent larger(rig_);
-  larger.Register("larger", 4, "i2", 64 * gradients);
-  larger.Welcomed();
+  AddNode("larger", 4, 64 * gradients);
   const grpc::Status status = Submit(request);
   ASSERT_TRUE(status.ok()) << status.error_message();
   EXPECT_EQ(response_.uid(), first.uid());
@@ -93,10 +103,7 @@ TEST_F(MeshChoiceTest, IsThatOfTheFirstCallWhenItIsReplayed) {
 }
 
 TEST_F(MeshChoiceTest, IsMadeForEachOfABatch) {
-  const int64_t gradients = BytesWith(v1::Parallel::GRADIENTS);
-  ScriptedAgent agent(rig_);
-  agent.Register("four", 4, "i1", gradients);
-  agent.Welcomed();
+  const int64_t gradients = AddSmallSlots();
   v1::BatchSubmitJobsRequest batch;
   batch.set_parent("projects/default");
   *batch.add_requests() = Open();
@@ -109,10 +116,7 @@ TEST_F(MeshChoiceTest, IsMadeForEachOfABatch) {
 }
 
 TEST_F(MeshChoiceTest, IsWhatPlanLayoutsTellsOf) {
-  const int64_t gradients = BytesWith(v1::Parallel::GRADIENTS);
-  ScriptedAgent agent(rig_);
-  agent.Register("four", 4, "i1", gradients);
-  agent.Welcomed();
+  const int64_t gradients = AddSmallSlots();
   v1::PlanLayoutsRequest request;
   request.set_parent("projects/default");
   *request.mutable_job() = Open().job();
@@ -134,9 +138,7 @@ TEST_F(MeshChoiceTest, OfAnElasticJobHoldsOnAllItsNumbersOfSlots) {
   request.set_validate_only(true);
   ASSERT_TRUE(Submit(request).ok());
   const int64_t whole = response_.plan().bytes_per_slot();
-  ScriptedAgent agent(rig_);
-  agent.Register("eight", 8, "i1", whole - 1);
-  agent.Welcomed();
+  AddNode("eight", 8, whole - 1);
   const grpc::Status status = Submit(request);
   ASSERT_TRUE(status.ok()) << status.error_message();
   EXPECT_NE(response_.spec().parallel().shard(), v1::Parallel::SHARD_UNSPECIFIED);
@@ -151,9 +153,7 @@ TEST_F(MeshChoiceTest, WaitsForNothingWhereNoNodeEverRegistered) {
 }
 
 TEST_F(MeshChoiceTest, SaysWhatNeedsLeastWhereNothingFits) {
-  ScriptedAgent agent(rig_);
-  agent.Register("four", 4, "i1", 1 << 20);
-  agent.Welcomed();
+  AddNode("four", 4, 1 << 20);
   const grpc::Status status = Submit(Open());
   EXPECT_EQ(status.error_code(), grpc::FAILED_PRECONDITION);
   EXPECT_THAT(
