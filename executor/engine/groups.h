@@ -26,6 +26,7 @@ class PartOfCommunicator : public Communicator {
   void Abort(absl::Status why) override { whole_.Abort(std::move(why)); }
   absl::Status Failure() const override { return whole_.Failure(); }
   std::string name(int rank) const override { return whole_.name(members_[rank]); }
+  bool shares_memory(int rank) const override { return whole_.shares_memory(members_[rank]); }
   void SetPatience(absl::Duration patience) override { whole_.SetPatience(patience); }
   int64_t bytes_sent() const override { return whole_.bytes_sent(); }
   std::string description() const override { return whole_.description(); }

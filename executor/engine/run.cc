@@ -17,6 +17,7 @@
 #include "executor/engine/evaluator.h"
 #include "executor/engine/fault.h"
 #include "executor/engine/groups.h"
+#include "executor/engine/link_check.h"
 #include "executor/engine/load_weights.h"
 #include "executor/engine/restore.h"
 #include "executor/engine/session.h"
@@ -103,7 +104,8 @@ absl::Status CheckSameStart(const Gang& gang, const v1::JobSpec& spec, const dat
   TY_RETURN_IF_ERROR(gang.CheckSame(
       "the spec",
       absl::StrCat(SpecDigest(spec), " ", shard, " ", spec.parallel().layout().tensor(), " ",
-                   spec.parallel().layout().pipeline()),
+                   spec.parallel().layout().pipeline(),
+                   spec.parallel().check_links() ? " check_links" : ""),
       Fault::kInternal));
   TY_RETURN_IF_ERROR(gang.CheckSame(
       "the data",
@@ -149,6 +151,14 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> LinkGpus(kernels::Device& devi
   return WithFault(no_nccl ? Fault::kDevice : Fault::kGang, links.status());
 }
 
+// What to tell of the links between the ranks, if the job asks for it; "" on ranks but 0.
+absl::StatusOr<std::string> CheckLinks(kernels::Device& device, const Gang& gang,
+                                       const v1::Parallel& parallel) {
+  if (!parallel.check_links() || gang.alone()) return "";
+  TY_ASSIGN_OR_RETURN(const std::vector<LinkRate> rates, MeasureLinks(device, gang));
+  return DescribeLinks(rates, [&](int rank) { return gang.communicator().name(rank); });
+}
+
 // The checkpoint that the run goes on from; none: it begins.
 absl::StatusOr<std::optional<ChosenCheckpoint>> FindStart(ObjectStore& store,
                                                           const RunRequest& request,
@@ -183,10 +193,12 @@ absl::Status SettleRestore(ObjectStore& store, const ChosenCheckpoint& chosen,
   return absl::OkStatus();
 }
 
-// Tells where the arithmetic is not that of the checkpoint, or not that of all ranks.
-absl::Status TellArithmetic(const GangArithmetic& computed,
-                            const std::optional<ChosenCheckpoint>& chosen, RunObserver& observer) {
+// Tells where the arithmetic is not that of the checkpoint, or not that of all ranks, and of the
+// links between these unless `links` is "".
+absl::Status TellGang(const GangArithmetic& computed, const std::optional<ChosenCheckpoint>& chosen,
+                      const std::string& links, RunObserver& observer) {
   std::vector<std::string> notices;
+  if (!links.empty()) notices.push_back(links);
   if (!computed.difference.empty()) {
     notices.push_back("the arithmetic differs between ranks: " + computed.difference);
   }
@@ -225,6 +237,8 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const Gang& ranks,
   TY_ASSIGN_OR_RETURN(const std::unique_ptr<NcclCommunicator> links,
                       LinkGpus(device, ranks, plan, spec.parallel()));
   const Gang gang = ranks.LinkedBy(links.get());
+  // Before anything else keeps the machine busy, and before the arena takes its memory.
+  TY_ASSIGN_OR_RETURN(const std::string of_links, CheckLinks(device, gang, spec.parallel()));
   const Groups groups(gang, static_cast<int>(plan.host.ranks));
   const int64_t threads = LoaderThreads(spec, dataset, request.threads);
   RunState state = chosen ? chosen->checkpoint.run : RunState();
@@ -258,7 +272,7 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const Gang& ranks,
   }
   if (gang.leads()) {
     if (chosen) TY_RETURN_IF_ERROR(SettleRestore(*store, *chosen, checkpoints, observer));
-    TY_RETURN_IF_ERROR(TellArithmetic(computed, chosen, observer));
+    TY_RETURN_IF_ERROR(TellGang(computed, chosen, of_links, observer));
   }
   chosen.reset();
   Steps steps({.device = device,

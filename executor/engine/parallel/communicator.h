@@ -78,6 +78,10 @@ class Communicator {
   // Over what the bytes travel: "4 ranks: 3 others by shared memory, 0 by TCP".
   virtual std::string description() const { return ""; }
 
+  // Whether this rank exchanges with `rank`, another one, by memory that both map: they are
+  // processes of one host.
+  virtual bool shares_memory(int /*rank*/) const { return false; }
+
   // parts[r] is what rank r contributes, as long on every rank: parts[rank()] is read, the others
   // are written.
   absl::Status AllGather(absl::Span<const absl::Span<char>> parts);

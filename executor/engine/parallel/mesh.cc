@@ -66,6 +66,8 @@ class Mesh : public Communicator {
 
   std::string name(int rank) const override { return peers_[rank].name; }
 
+  bool shares_memory(int rank) const override { return peers_[rank].shares_memory; }
+
   void SetPatience(absl::Duration patience) override {
     patience_ = options_.progress_timeout.value_or(patience);
   }

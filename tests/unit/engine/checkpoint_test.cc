@@ -372,6 +372,7 @@ TEST(CheckpointLayout, TheDigestOfASpecLeavesOutWhatChangesNoBit) {
   other.mutable_data()->set_threads(3);
   other.mutable_data()->set_prefetch(9);
   other.mutable_parallel()->set_arithmetic(v1::Parallel::ANY);
+  other.mutable_parallel()->set_check_links(true);
   EXPECT_EQ(SpecDigest(other), SpecDigest(spec));
   EXPECT_EQ(SpecDifference(spec, other), "");
   other.mutable_training()->set_seed(2);

@@ -123,6 +123,24 @@ TEST_F(AloneTest, WritesEveryMetricForPrograms) {
   EXPECT_THAT(ReadOutput(), HasSubstr("--metrics /proc/none/metrics: "));
 }
 
+TEST_F(AloneTest, TellsOfItsLinksWhenAsked) {
+  const std::vector<std::string> two = {"--ranks", "2", "--set", "parallel.logical_ranks=2"};
+  const std::vector<std::string> check = {"--set", "parallel.check_links=true"};
+  const auto train = [&](const std::string& out, std::vector<std::string> arguments,
+                         const std::vector<std::string>& more) {
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    arguments.insert(arguments.end(), {"--out", out});
+    return Alone(arguments);
+  };
+  ASSERT_EQ(train(out_, two, check), run::kExitDone) << ReadOutput();
+  EXPECT_THAT(ReadOutput(), ::testing::ContainsRegex(
+                                "links between ranks: 1 by (shared memory|TCP), [0-9.]+ [GMk]B/s"));
+  ASSERT_EQ(train(out_ + "2", two, {}), run::kExitDone) << ReadOutput();
+  EXPECT_THAT(ReadOutput(), ::testing::Not(HasSubstr("links between ranks")));
+  ASSERT_EQ(train(out_ + "3", {}, check), run::kExitDone) << ReadOutput();
+  EXPECT_THAT(ReadOutput(), ::testing::Not(HasSubstr("links between ranks")));
+}
+
 TEST_F(AloneTest, ChoosesNoMesh) {
   EXPECT_EQ(Alone({"--out", out_, "--set", "parallel.auto=true"}), run::kExitUsage);
   EXPECT_THAT(ReadOutput(), HasSubstr("spec.parallel.auto: found true, and there is no service"));

@@ -262,12 +262,23 @@ TEST(ResolveSpec, AcceptsSeveralSlots) {
   EXPECT_EQ(resolved.training().micro_batch_size(), 2);
 }
 
+// It may still run on several ranks, which share its logical ranks without a service.
+TEST(ResolveSpec, AcceptsThatTheLinksOfOneRankAreChecked) {
+  v1::JobSpec spec = MlpSpec();
+  spec.mutable_parallel()->set_check_links(true);
+  const auto resolved = ResolveSpec(spec);
+  ASSERT_TRUE(resolved.ok()) << resolved.status();
+  EXPECT_EQ(resolved->parallel().logical_ranks(), 1);
+  EXPECT_TRUE(resolved->parallel().check_links());
+}
+
 // A worker of an older version refuses a spec with a field that it does not know.
 TEST(ResolveSpec, WritesNoDefaultThatOlderWorkersDoNotKnow) {
   const v1::JobSpec resolved = *ResolveSpec(MlpSpec());
   EXPECT_EQ(resolved.parallel().shard(), v1::Parallel::SHARD_UNSPECIFIED);
   EXPECT_EQ(resolved.parallel().arithmetic(), v1::Parallel::ARITHMETIC_UNSPECIFIED);
   EXPECT_FALSE(resolved.parallel().has_progress_timeout_seconds());
+  EXPECT_FALSE(resolved.parallel().check_links());
 }
 
 TEST(ShardsOptimizer, UnlessTheJobOrItsOptimizerSaysOtherwise) {
