@@ -8,7 +8,6 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "executor/plan/choose.h"
 #include "executor/plan/layouts.h"
 #include "executor/plan/spec/mesh.h"
 #include "executor/plan/spec/spec.h"
@@ -94,11 +93,8 @@ absl::Status CheckRate(const char* field, double rate) {
   return FieldError(field, absl::StrCat(rate), "a number above 0, or 0 where it is not known");
 }
 
-// Says what would fit, too, which takes planning.
-absl::Status CheckFitsOn(const std::vector<NodeRecord>& nodes, const JobRecord& job,
-                         const plan::DataFacts& facts) {
-  return CheckFits(job, nodes,
-                   [&](int64_t slot_bytes) { return WhatFitsInto(slot_bytes, job, facts); });
+SteadyTime In(absl::Duration duration) {
+  return std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(duration);
 }
 
 // A caller that has hung up, or whose deadline is over, may send the call again: nothing is written
@@ -123,25 +119,39 @@ absl::StatusOr<JobIntake::Nodes> JobIntake::ReadNodes() {
 }
 
 // A job that fits the nodes of a moment ago is accepted without reading all nodes again.
-absl::Status JobIntake::CheckFitsNodes(const JobRecord& job, const plan::DataFacts& facts) {
+absl::Status JobIntake::CheckFitsNodes(const JobRecord& job, const plan::DataFacts& facts,
+                                       SteadyTime until) {
   const Nodes recent = NodesOfAMomentAgo();
   const auto say_nothing = [](int64_t) { return ""; };
   if (recent != nullptr && !recent->empty() && CheckFits(job, *recent, say_nothing).ok()) {
     return absl::OkStatus();
   }
   TY_ASSIGN_OR_RETURN(const Nodes nodes, ReadNodes());
-  return CheckFitsOn(*nodes, job, facts);
+  return CheckFitsOn(*nodes, job, facts, until);
+}
+
+// Says what would fit, too, which takes planning.
+absl::Status JobIntake::CheckFitsOn(const std::vector<NodeRecord>& nodes, const JobRecord& job,
+                                    const plan::DataFacts& facts, SteadyTime until) {
+  return CheckFits(job, nodes, [&](int64_t slot_bytes) {
+    v1::JobSpec spec;
+    TY_CHECK(spec.ParseFromString(job.spec), "a spec that was just serialized");
+    // The fewer ranks there are, the more each holds.
+    spec.mutable_resources()->set_max_slots(spec.resources().min_slots());
+    return sizer_.WhatFits(spec.SerializeAsString(), facts, slot_bytes, until)
+        .value_or("a smaller training.micro_batch_size or a smaller model would fit");
+  });
 }
 
 JobIntake::Plan JobIntake::MakePlan(JobRecord job, SteadyTime until) {
   Plan plan{.sizing = sizer_.Size(job.spec, until), .fits = absl::OkStatus()};
   if (!plan.sizing.ok()) return plan;
   SetSizing(job, *plan.sizing);
-  plan.fits = CheckFitsNodes(job, plan.sizing->facts);
+  plan.fits = CheckFitsNodes(job, plan.sizing->facts, until);
   return plan;
 }
 
-JobIntake::Plan JobIntake::ChooseMesh(JobRecord job, SteadyTime until, const Gone& gone) {
+JobIntake::Plan JobIntake::ChooseMesh(JobRecord job, SteadyTime until) {
   v1::JobSpec spec;
   TY_CHECK(spec.ParseFromString(job.spec), "a spec that was just serialized");
   spec.mutable_parallel()->clear_auto_();
@@ -157,11 +167,8 @@ JobIntake::Plan JobIntake::ChooseMesh(JobRecord job, SteadyTime until, const Gon
   const int64_t slot_bytes = LargestGangSlot(job, **nodes);
   std::string none_fits;
   if (slot_bytes > 0 && spec.resources().max_slots() <= kMostPlannedSlots) {
-    const SteadyTime end = std::min(until, std::chrono::steady_clock::now() +
-                                               absl::ToChronoNanoseconds(kLongestLayoutPlanning));
     absl::StatusOr<plan::ChosenMesh> mesh =
-        plan::ChooseMesh(spec, plan.sizing->facts, slot_bytes,
-                         [&] { return gone() || std::chrono::steady_clock::now() > end; });
+        sizer_.ChooseMesh(job.spec, plan.sizing->facts, slot_bytes, kLongestLayoutPlanning, until);
     if (!mesh.ok()) {
       plan.fits = mesh.status();
       return plan;
@@ -178,7 +185,7 @@ JobIntake::Plan JobIntake::ChooseMesh(JobRecord job, SteadyTime until, const Gon
                        mesh->ended_early ? "planned in time" : "chosen", " fits; ", mesh->why);
     }
   }
-  plan.fits = CheckFitsOn(**nodes, job, plan.sizing->facts);
+  plan.fits = CheckFitsOn(**nodes, job, plan.sizing->facts, until);
   if (!plan.fits.ok() && !none_fits.empty()) plan.fits = Annotate(plan.fits, none_fits);
   return plan;
 }
@@ -222,7 +229,7 @@ absl::StatusOr<SlotRange> JobIntake::CheckRange(const v1::ResizeJobRequest& requ
   resized.spec = spec.SerializeAsString();
   resized.min_slots = range.min_slots;
   resized.max_slots = range.max_slots;
-  const Plan plan = MakePlan(std::move(resized), SteadyTime::max());
+  const Plan plan = MakePlan(std::move(resized), In(kLongestPlanning));
   TY_RETURN_IF_ERROR(plan.sizing.status());
   TY_RETURN_IF_ERROR(plan.fits);
   range.bytes_per_slot = plan.sizing->summary.bytes_per_slot();
@@ -230,8 +237,8 @@ absl::StatusOr<SlotRange> JobIntake::CheckRange(const v1::ResizeJobRequest& requ
 }
 
 absl::Status JobIntake::PlanLayouts(const v1::PlanLayoutsRequest& request,
-                                    const std::string& creator, const Gone& gone,
-                                    v1::PlanLayoutsResponse* response) {
+                                    const std::string& creator, v1::PlanLayoutsResponse* response) {
+  const SteadyTime until = In(kLongestPlanning);
   TY_RETURN_IF_ERROR(CheckRate("slot_flops_per_second", request.slot_flops_per_second()));
   TY_RETURN_IF_ERROR(CheckRate("link_bytes_per_second", request.link_bytes_per_second()));
   v1::SubmitJobRequest submission;
@@ -242,23 +249,20 @@ absl::Status JobIntake::PlanLayouts(const v1::PlanLayoutsRequest& request,
   TY_CHECK(spec.ParseFromString(job.spec), "a spec that was just serialized");
   absl::StatusOr<Sizing> sized;
   if (spec.parallel().auto_()) {
-    Plan plan = ChooseMesh(job, SteadyTime::max(), gone);
+    Plan plan = ChooseMesh(job, until);
     spec = *std::move(plan.chosen);
     SetSpec(job, spec);
     sized = std::move(plan.sizing);
   }
   TY_ASSIGN_OR_RETURN(const std::vector<plan::JobLayout> asked, LayoutsAskedFor(request, spec));
-  if (!sized.ok()) sized = sizer_.Size(job.spec);
+  if (!sized.ok()) sized = sizer_.Size(job.spec, until);
   TY_ASSIGN_OR_RETURN(const Sizing sizing, std::move(sized));
   SetSizing(job, sizing);
-  const SteadyTime until =
-      std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(kLongestLayoutPlanning);
-  TY_ASSIGN_OR_RETURN(
-      const std::vector<v1::LayoutPlan> layouts,
-      plan::PlanLayouts(spec, sizing.facts, asked,
-                        {.flops_per_second = request.slot_flops_per_second(),
-                         .bytes_per_second = request.link_bytes_per_second()},
-                        [&] { return gone() || std::chrono::steady_clock::now() > until; }));
+  TY_ASSIGN_OR_RETURN(const std::vector<v1::LayoutPlan> layouts,
+                      sizer_.PlanLayouts(job.spec, sizing.facts, asked,
+                                         {.flops_per_second = request.slot_flops_per_second(),
+                                          .bytes_per_second = request.link_bytes_per_second()},
+                                         kLongestLayoutPlanning, until));
   response->mutable_layouts()->Assign(layouts.begin(), layouts.end());
   response->set_advice(plan::AdviseOnLogicalRanks(spec));
   TY_ASSIGN_OR_RETURN(*response->mutable_job(), AsIfSubmitted(std::move(job)));
@@ -277,7 +281,7 @@ absl::StatusOr<v1::Job> JobIntake::Submit(const v1::SubmitJobRequest& request,
                                           const std::string& creator, const Gone& gone) {
   Row row{.request = &request};
   TY_ASSIGN_OR_RETURN(row.job, CheckSubmission(request, request.parent(), creator));
-  TY_RETURN_IF_ERROR(PlanRow(row, MakeRowPlan(row, SteadyTime::max(), gone)));
+  TY_RETURN_IF_ERROR(PlanRow(row, MakeRowPlan(row, In(kLongestPlanning))));
   JobRecord& job = row.job;
   if (request.validate_only()) return AsIfSubmitted(std::move(job));
   if (gone()) return CallerGone();
@@ -369,21 +373,20 @@ absl::Status JobIntake::PlanRow(Row& row, const Plan& plan) {
   return absl::OkStatus();
 }
 
-JobIntake::Plan JobIntake::MakeRowPlan(const Row& row, SteadyTime until, const Gone& gone) {
+JobIntake::Plan JobIntake::MakeRowPlan(const Row& row, SteadyTime until) {
   const bool leaves_mesh = row.request->job().spec().parallel().auto_();
-  return leaves_mesh ? ChooseMesh(row.job, until, gone) : MakePlan(row.job, until);
+  return leaves_mesh ? ChooseMesh(row.job, until) : MakePlan(row.job, until);
 }
 
 void JobIntake::PlanBatch(std::vector<Row>& rows, const Gone& gone) {
-  const SteadyTime until =
-      std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(kLongestBatchPlanning);
+  const SteadyTime until = In(kLongestBatchPlanning);
   std::map<std::string, Plan> plans;  // by spec
   for (Row& row : rows) {
     if (row.refused) continue;
     auto plan = plans.find(row.job.spec);
     if (plan == plans.end()) {
       if (gone()) return;
-      plan = plans.emplace(row.job.spec, MakeRowPlan(row, until, gone)).first;
+      plan = plans.emplace(row.job.spec, MakeRowPlan(row, until)).first;
     }
     const absl::Status planned = PlanRow(row, plan->second);
     row.refused = !planned.ok();

@@ -39,7 +39,7 @@ class JobIntake {
 
   // As PlanLayouts says.
   absl::Status PlanLayouts(const v1::PlanLayoutsRequest& request, const std::string& creator,
-                           const Gone& gone, v1::PlanLayoutsResponse* response);
+                           v1::PlanLayoutsResponse* response);
 
   // The range that `request` asks for, if the job may have it and could then fit: from 1 slot to as
   // many as it has logical ranks.
@@ -64,14 +64,16 @@ class JobIntake {
   using Nodes = std::shared_ptr<const std::vector<NodeRecord>>;
 
   Plan MakePlan(JobRecord job, SteadyTime until);
-  Plan ChooseMesh(JobRecord job, SteadyTime until, const Gone& gone);
+  Plan ChooseMesh(JobRecord job, SteadyTime until);
   Nodes NodesOfAMomentAgo();  // none: they were read earlier than that
   absl::StatusOr<Nodes> ReadNodes();
-  absl::Status CheckFitsNodes(const JobRecord& job, const plan::DataFacts& facts);
+  absl::Status CheckFitsNodes(const JobRecord& job, const plan::DataFacts& facts, SteadyTime until);
+  absl::Status CheckFitsOn(const std::vector<NodeRecord>& nodes, const JobRecord& job,
+                           const plan::DataFacts& facts, SteadyTime until);
   absl::StatusOr<JobRecord> FindEarlier(const JobRecord& job);
   absl::StatusOr<std::vector<Row>> CheckBatch(const v1::BatchSubmitJobsRequest& request,
                                               const std::string& creator);
-  Plan MakeRowPlan(const Row& row, SteadyTime until, const Gone& gone);
+  Plan MakeRowPlan(const Row& row, SteadyTime until);
   void PlanBatch(std::vector<Row>& rows, const Gone& gone);
   absl::Status PlanRow(Row& row, const Plan& plan);
   absl::Status TakeEarlierMesh(Row& row);
@@ -91,7 +93,10 @@ inline constexpr int kMostInBatch = 256;
 inline constexpr int64_t kLargestBatch = int64_t{2} << 20;  // its answer stays below 4 MiB
 inline constexpr absl::Duration kLongestBatchPlanning = absl::Seconds(20);
 
-// Of one call of PlanLayouts.
+// All that helpers do for one call: less than what a client waits for an answer.
+inline constexpr absl::Duration kLongestPlanning = absl::Seconds(25);
+
+// Of one call of PlanLayouts, and of one choice of a mesh.
 inline constexpr int kMostLayouts = 64;
 inline constexpr int kMostPlannedSlots = 1024;  // a plan of more takes much memory
 inline constexpr absl::Duration kLongestLayoutPlanning = absl::Seconds(2);

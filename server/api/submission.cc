@@ -14,7 +14,6 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "executor/plan/fit.h"
 #include "executor/plan/spec/spec.h"
 #include "server/api/names.h"
 #include "server/scheduler/slots.h"
@@ -194,16 +193,6 @@ int64_t LargestGangSlot(const JobRecord& job, const std::vector<NodeRecord>& nod
     largest = std::max(largest, slots[fewest - 1]);
   }
   return largest;
-}
-
-std::string WhatFitsInto(int64_t slot_bytes, const JobRecord& job, const plan::DataFacts& facts) {
-  v1::JobSpec spec;
-  if (spec.ParseFromString(job.spec)) {
-    // The fewer ranks there are, the more each holds.
-    spec.mutable_resources()->set_max_slots(spec.resources().min_slots());
-    return plan::WhatFits(spec, facts, slot_bytes);
-  }
-  return "a smaller training.micro_batch_size or a smaller model would fit";
 }
 
 absl::Status CheckFits(const JobRecord& job, const std::vector<NodeRecord>& nodes,

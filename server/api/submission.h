@@ -8,7 +8,6 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "executor/plan/spec/facts.h"
 #include "server/sizing/size_job.h"
 #include "storage/records/job.h"
 #include "storage/records/node.h"
@@ -34,10 +33,6 @@ void SetSizing(JobRecord& job, const Sizing& sizing);
 // The memory that each slot of the job's smallest gang can have, on the nodes that ever registered;
 // 0: they have not so many slots of one kind.
 int64_t LargestGangSlot(const JobRecord& job, const std::vector<NodeRecord>& nodes);
-
-// What would fit into a slot of `slot_bytes`, for people, found by planning the job again: that
-// takes time and memory.
-std::string WhatFitsInto(int64_t slot_bytes, const JobRecord& job, const plan::DataFacts& facts);
 
 // kFailedPrecondition: all nodes that ever registered, even if they were present and idle, have too
 // few slots of one kind that are large enough for the job's smallest gang. The message says what

@@ -5,22 +5,21 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
-#include <utility>
+#include <string>
 
-#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "storage/base/file.h"
 #include "storage/base/status.h"
 
 namespace trainyard {
 namespace {
 
-constexpr uint32_t kMagic = 0x54595332;  // "TYS2"
+constexpr uint64_t kMagic = 0x54595333;  // "TYS3"
 
+// Before each message; numbers are those of the machine.
 struct Header {
-  uint32_t magic = kMagic;
-  uint32_t kind = 0;
+  uint64_t magic = kMagic;
   uint64_t bytes = 0;
 };
 
@@ -73,133 +72,76 @@ absl::Status ReceiveAll(int socket, void* to, size_t bytes, SteadyTime deadline)
   return absl::OkStatus();
 }
 
-using Numbers = std::array<int64_t, 13>;
-
-Numbers NumbersOf(const plan::DataFacts& f) {
-  return {static_cast<int64_t>(f.kind),
-          f.height,
-          f.width,
-          f.channels,
-          f.classes,
-          f.vocab,
-          f.dense,
-          f.categorical,
-          f.buckets,
-          f.train_size,
-          f.validation_size,
-          f.held_bytes,
-          f.bytes_per_thread};
-}
-
-plan::DataFacts FactsOf(const Numbers& n) {
-  return {.kind = static_cast<plan::DataFacts::Kind>(n[0]),
-          .height = n[1],
-          .width = n[2],
-          .channels = n[3],
-          .classes = n[4],
-          .vocab = n[5],
-          .dense = n[6],
-          .categorical = n[7],
-          .buckets = n[8],
-          .train_size = n[9],
-          .validation_size = n[10],
-          .held_bytes = n[11],
-          .bytes_per_thread = n[12]};
-}
-
-// Two strings as one, the first with its length before it.
-std::string JoinTwo(const std::string& first, const std::string& second) {
-  const uint64_t length = first.size();
-  std::string joined(sizeof(length), '\0');
-  std::memcpy(joined.data(), &length, sizeof(length));
-  absl::StrAppend(&joined, first, second);
-  return joined;
-}
-
-bool SplitTwo(const std::string& joined, std::string& first, std::string& second) {
-  uint64_t length = 0;
-  if (joined.size() < sizeof(length)) return false;
-  std::memcpy(&length, joined.data(), sizeof(length));
-  if (length > joined.size() - sizeof(length)) return false;
-  first = joined.substr(sizeof(length), length);
-  second = joined.substr(sizeof(length) + length);
-  return true;
-}
-
 }  // namespace
 
-absl::Status SendFrame(int socket, FrameKind kind, absl::string_view payload, SteadyTime deadline) {
-  const Header header{.kind = static_cast<uint32_t>(kind), .bytes = payload.size()};
+absl::Status Send(int socket, const google::protobuf::MessageLite& message, SteadyTime deadline) {
+  const Header header{.bytes = message.ByteSizeLong()};
   std::string frame(sizeof(header), '\0');
   std::memcpy(frame.data(), &header, sizeof(header));
-  frame.append(payload.data(), payload.size());
+  message.AppendToString(&frame);
   return SendAll(socket, frame, deadline);
 }
 
-absl::StatusOr<Frame> ReceiveFrame(int socket, SteadyTime deadline) {
+absl::Status Receive(int socket, google::protobuf::MessageLite& message, SteadyTime deadline) {
   Header header;
   TY_RETURN_IF_ERROR(ReceiveAll(socket, &header, sizeof(header), deadline));
-  if (header.magic != kMagic || header.bytes > kLargestFrame) {
-    return absl::UnavailableError("the other end is of another build");
-  }
-  Frame frame{.kind = static_cast<FrameKind>(header.kind),
-              .payload = std::string(static_cast<size_t>(header.bytes), '\0')};
-  TY_RETURN_IF_ERROR(ReceiveAll(socket, frame.payload.data(), frame.payload.size(), deadline));
-  return frame;
-}
-
-std::string EncodeQuestion(const SizingQuestion& question) {
-  return JoinTwo(question.identity, question.spec);
-}
-
-absl::StatusOr<SizingQuestion> DecodeQuestion(const Frame& frame) {
-  SizingQuestion question;
-  if (frame.kind != FrameKind::kQuestion ||
-      !SplitTwo(frame.payload, question.identity, question.spec)) {
-    return absl::InternalError("the question cannot be read");
-  }
-  return question;
-}
-
-std::string EncodeSizing(const Sizing& sizing, const std::string& identity) {
-  const Numbers numbers = NumbersOf(sizing.facts);
-  std::string bytes(sizeof(numbers), '\0');
-  std::memcpy(bytes.data(), numbers.data(), sizeof(numbers));
-  sizing.summary.AppendToString(&bytes);
-  return JoinTwo(identity, bytes);
-}
-
-std::string EncodeError(const absl::Status& status) {
-  const auto code = static_cast<uint32_t>(status.code());
-  std::string bytes(sizeof(code), '\0');
-  std::memcpy(bytes.data(), &code, sizeof(code));
-  absl::StrAppend(&bytes, status.message().substr(0, 65536));
-  return bytes;
-}
-
-absl::StatusOr<absl::StatusOr<SizingAnswer>> DecodeAnswer(const Frame& frame) {
-  const absl::Status none = absl::UnavailableError("the helper gave no answer that can be read");
-  using Answer = absl::StatusOr<SizingAnswer>;
-  if (frame.kind == FrameKind::kUnchanged) return Answer(SizingAnswer{.unchanged = true});
-  if (frame.kind == FrameKind::kError) {
-    uint32_t code = 0;
-    if (frame.payload.size() < sizeof(code)) return none;
-    std::memcpy(&code, frame.payload.data(), sizeof(code));
-    if (code == 0 || code > static_cast<uint32_t>(absl::StatusCode::kUnauthenticated)) return none;
-    return Answer(
-        absl::Status(static_cast<absl::StatusCode>(code), frame.payload.substr(sizeof(code))));
-  }
-  SizingAnswer answer;
   std::string bytes;
-  Numbers numbers;
-  if (frame.kind != FrameKind::kSizing || !SplitTwo(frame.payload, answer.identity, bytes) ||
-      bytes.size() < sizeof(numbers)) {
-    return none;
+  if (header.magic == kMagic && header.bytes <= kLargestFrame) {
+    bytes.resize(static_cast<size_t>(header.bytes));
+    TY_RETURN_IF_ERROR(ReceiveAll(socket, bytes.data(), bytes.size(), deadline));
+    if (message.ParseFromString(bytes)) return absl::OkStatus();
   }
-  std::memcpy(numbers.data(), bytes.data(), sizeof(numbers));
-  answer.sizing.facts = FactsOf(numbers);
-  if (!answer.sizing.summary.ParseFromString(bytes.substr(sizeof(numbers)))) return none;
-  return Answer(std::move(answer));
+  return absl::UnavailableError("the other end is of another build");
+}
+
+helper::DataFacts ToMessage(const plan::DataFacts& facts) {
+  helper::DataFacts message;
+  message.set_kind(static_cast<int32_t>(facts.kind));
+  message.set_height(facts.height);
+  message.set_width(facts.width);
+  message.set_channels(facts.channels);
+  message.set_classes(facts.classes);
+  message.set_vocab(facts.vocab);
+  message.set_dense(facts.dense);
+  message.set_categorical(facts.categorical);
+  message.set_buckets(facts.buckets);
+  message.set_train_size(facts.train_size);
+  message.set_validation_size(facts.validation_size);
+  message.set_held_bytes(facts.held_bytes);
+  message.set_bytes_per_thread(facts.bytes_per_thread);
+  return message;
+}
+
+plan::DataFacts FromMessage(const helper::DataFacts& facts) {
+  return {.kind = static_cast<plan::DataFacts::Kind>(facts.kind()),
+          .height = facts.height(),
+          .width = facts.width(),
+          .channels = facts.channels(),
+          .classes = facts.classes(),
+          .vocab = facts.vocab(),
+          .dense = facts.dense(),
+          .categorical = facts.categorical(),
+          .buckets = facts.buckets(),
+          .train_size = facts.train_size(),
+          .validation_size = facts.validation_size(),
+          .held_bytes = facts.held_bytes(),
+          .bytes_per_thread = facts.bytes_per_thread()};
+}
+
+helper::Answer ErrorAnswer(const absl::Status& status) {
+  helper::Answer answer;
+  answer.mutable_error()->set_code(static_cast<int32_t>(status.code()));
+  answer.mutable_error()->set_message(std::string(status.message().substr(0, 65536)));
+  return answer;
+}
+
+absl::StatusOr<helper::Answer> WithoutError(helper::Answer answer) {
+  if (!answer.has_error()) return answer;
+  const int32_t code = answer.error().code();
+  if (code <= 0 || code > static_cast<int32_t>(absl::StatusCode::kUnauthenticated)) {
+    return absl::UnavailableError("the helper gave no answer that can be read");
+  }
+  return absl::Status(static_cast<absl::StatusCode>(code), answer.error().message());
 }
 
 }  // namespace trainyard

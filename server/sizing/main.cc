@@ -1,4 +1,5 @@
-// trainyard-sizer: looks at the files of submitted jobs for a server, which starts and ends it.
+// trainyard-sizer: looks at the files of submitted jobs, and plans them, for a server, which starts
+// and ends it.
 //   trainyard-sizer MEMORY_BYTES SECONDS   with a socket as standard input (server/sizing/frames.h)
 // Ends by itself when the server is gone, when memory runs out (kOutOfMemory), and after SECONDS
 // with one question.
@@ -16,6 +17,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -23,6 +25,7 @@
 #include "server/sizing/file_identity.h"
 #include "server/sizing/frames.h"
 #include "server/sizing/limits.h"
+#include "server/sizing/plan_job.h"
 #include "server/sizing/size_job.h"
 #include "storage/base/status.h"
 
@@ -55,7 +58,15 @@ std::vector<std::string>& LookedAt() {
 
 void TellOfOpen(const std::string& path) {
   LookedAt().push_back(path);
-  SendFrame(kSocket, FrameKind::kOpened, path).IgnoreError();
+  helper::Answer next;
+  next.set_looks_at(path);
+  Send(kSocket, next).IgnoreError();
+}
+
+void TellOfPlanning() {
+  helper::Answer next;
+  next.set_plans(true);
+  Send(kSocket, next).IgnoreError();
 }
 
 bool LookedAtNoOthers(const std::vector<std::string>& paths) {
@@ -64,34 +75,44 @@ bool LookedAtNoOthers(const std::vector<std::string>& paths) {
                      [&](const std::string& path) { return named.count(path) > 0; });
 }
 
-absl::Status Answer(const Frame& frame) {
-  TY_ASSIGN_OR_RETURN(const SizingQuestion question, DecodeQuestion(frame));
-  v1::JobSpec spec;
-  if (!spec.ParseFromString(question.spec)) {
-    return absl::InternalError("the spec cannot be read again");
-  }
+absl::StatusOr<helper::Answer> Size(const v1::JobSpec& spec, const std::string& known) {
   LookedAt().clear();
   const std::optional<std::vector<std::string>> files = FilesNamedBy(spec);
   const auto identity = [&] { return files.has_value() ? IdentityOf(*files) : std::nullopt; };
   const std::optional<std::string> before = identity();
-  if (before.has_value() && *before == question.identity) {
-    return SendFrame(kSocket, FrameKind::kUnchanged, "");
+  helper::Answer answer;
+  if (before.has_value() && *before == known) {
+    answer.set_unchanged(true);
+    return answer;
   }
-  TY_ASSIGN_OR_RETURN(const Sizing sizing, SizeJob(spec));
+  TY_ASSIGN_OR_RETURN(Sizing sizing, SizeJob(spec, TellOfPlanning));
+  *answer.mutable_sizing()->mutable_facts() = ToMessage(sizing.facts);
+  *answer.mutable_sizing()->mutable_summary() = std::move(sizing.summary);
   // What was read is known only if the files stayed the same all the time.
   const bool same = before.has_value() && LookedAtNoOthers(*files) && identity() == before;
-  return SendFrame(kSocket, FrameKind::kSizing, EncodeSizing(sizing, same ? *before : ""));
+  if (same) answer.mutable_sizing()->set_identity(*before);
+  return answer;
+}
+
+absl::StatusOr<helper::Answer> AnswerTo(const helper::Question& question) {
+  v1::JobSpec spec;
+  if (!spec.ParseFromString(question.spec())) {
+    return absl::InternalError("the spec cannot be read again");
+  }
+  if (question.has_size()) return Size(spec, question.size().identity());
+  TellOfPlanning();
+  return PlanJob(spec, question);
 }
 
 int Serve(int seconds) {
   for (;;) {
-    const absl::StatusOr<Frame> question = ReceiveFrame(kSocket);
-    if (!question.ok()) return 0;  // the server is gone
+    helper::Question question;
+    if (!Receive(kSocket, question).ok()) return 0;  // the server is gone
     EndAfter(seconds);
-    absl::Status answered = Answer(*question);
-    if (!answered.ok()) answered = SendFrame(kSocket, FrameKind::kError, EncodeError(answered));
+    const absl::StatusOr<helper::Answer> answer = AnswerTo(question);
+    const absl::Status sent = Send(kSocket, answer.ok() ? *answer : ErrorAnswer(answer.status()));
     EndAfter(0);
-    if (!answered.ok()) return 0;
+    if (!sent.ok()) return 0;
   }
 }
 

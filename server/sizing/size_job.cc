@@ -57,9 +57,10 @@ absl::Status CheckStart(const v1::JobSpec& spec, const plan::Plan& plan) {
 
 }  // namespace
 
-absl::StatusOr<Sizing> SizeJob(const v1::JobSpec& spec) {
+absl::StatusOr<Sizing> SizeJob(const v1::JobSpec& spec, absl::FunctionRef<void()> plans) {
   Sizing sizing;
   TY_ASSIGN_OR_RETURN(sizing.facts, FindFacts(spec));
+  plans();
   TY_ASSIGN_OR_RETURN(plan::Plan plan, plan::PlanForAnyRanks(spec, sizing.facts));
   TY_RETURN_IF_ERROR(CheckStart(spec, plan));
   sizing.summary = std::move(plan.summary);

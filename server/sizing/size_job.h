@@ -1,5 +1,6 @@
 #pragma once
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "executor/plan/spec/facts.h"
 #include "trainyard/v1/spec.pb.h"
@@ -19,6 +20,8 @@ struct Sizing {
 //                     does not fit its data, weights to begin with that do not fit the model: names
 //                     the field. A folder of weights that is not seen is left to the worker.
 //   kUnimplemented    what is not built
-absl::StatusOr<Sizing> SizeJob(const v1::JobSpec& spec);
+// Calls `plans` between reading and planning.
+absl::StatusOr<Sizing> SizeJob(
+    const v1::JobSpec& spec, absl::FunctionRef<void()> plans = [] {});
 
 }  // namespace trainyard

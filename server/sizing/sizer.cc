@@ -31,44 +31,73 @@ absl::StatusOr<std::string> ProgramBesideThis() {
 
 absl::Status Busy() {
   return absl::UnavailableError(
-      "the server is busy reading the files of other submissions; try again");
+      "the server is busy with the files and the plans of other submissions; try again");
 }
 
 // "spec.data.text.path: /data/a.txt", as far as it is known.
-std::string WhereItWas(const std::string& spec_bytes, const std::string& file) {
+std::string WhereItWas(const std::string& spec_bytes, const SizerProcess::Outcome& outcome) {
   v1::JobSpec spec;
-  if (file.empty() || !spec.ParseFromString(spec_bytes)) return "spec";
-  return absl::StrCat(FieldNamedIn(spec, file), ": ", file);
+  if (outcome.file.empty() || !spec.ParseFromString(spec_bytes)) return "spec";
+  return absl::StrCat(FieldNamedIn(spec, outcome.file), ": ", outcome.file);
+}
+
+bool Answers(const helper::Question& question, const helper::Answer& answer) {
+  switch (question.asks_case()) {
+    case helper::Question::kSize:
+      return answer.has_sizing() || (answer.unchanged() && !question.size().identity().empty());
+    case helper::Question::kWhatFits:
+      return answer.has_what_fits();
+    case helper::Question::kChooseMesh:
+      return answer.has_mesh();
+    case helper::Question::kPlanLayouts:
+      return answer.has_layouts();
+    case helper::Question::ASKS_NOT_SET:
+      break;
+  }
+  return false;
+}
+
+// What was said to `question`, if it is an answer.
+absl::StatusOr<helper::Answer> Said(const helper::Question& question,
+                                    SizerProcess::Outcome outcome) {
+  if (!outcome.answer.ok() || Answers(question, *outcome.answer)) return std::move(outcome.answer);
+  return absl::UnavailableError("the helper gave no answer that can be read");
 }
 
 // The error for a helper that did not answer in the patient lane, or crashed.
 absl::Status Failure(const SizerProcess::Outcome& outcome, const std::string& spec,
                      const SizingLimits& limits) {
-  const std::string where = WhereItWas(spec, outcome.file);
-  const std::string look = "; check that it is whole and what the field expects";
+  const std::string where = WhereItWas(spec, outcome);
+  const bool plans = outcome.plans;
+  const std::string doing = plans ? "to plan it" : "to look at it";
+  const std::string smaller =
+      plans ? "ask for fewer slots (resources.max_slots) or a model of fewer layers"
+            : "give the data in smaller or simpler files (token files, for a text)";
+  const std::string look = "check that it is whole and what the field expects";
   switch (outcome.end) {
     case End::kOutOfMemory:
       return absl::InvalidArgumentError(
-          absl::StrCat(where, ": to look at it takes more than the ", limits.memory_bytes >> 20,
-                       " MiB of memory that a submission may take", look,
-                       ", or give the data in smaller or simpler files (token files, for a text)"));
+          absl::StrCat(where, ": ", doing, " takes more than the ", limits.memory_bytes >> 20,
+                       " MiB of memory that a submission may take; ",
+                       plans ? "" : absl::StrCat(look, ", or "), smaller));
     case End::kOutOfTime:
-      return absl::FailedPreconditionError(absl::StrCat(
-          where, ": to look at it takes more than the ", absl::FormatDuration(limits.time),
-          " that a submission may take; check that its file system answers, or give the data in "
-          "smaller or simpler files (token files, for a text)"));
+      return absl::FailedPreconditionError(
+          absl::StrCat(where, ": ", doing, " takes more than the ",
+                       absl::FormatDuration(limits.time), " that a submission may take; ",
+                       plans ? "" : "check that its file system answers, or ", smaller));
     case End::kKilled:
       return absl::UnavailableError(
-          absl::StrCat(where,
-                       ": the process that looked at it was killed, as happens when the "
-                       "server's machine is out of memory; try again"));
+          absl::StrCat(where, ": the process that was ", doing,
+                       " was killed, as happens when the server's machine is out of memory; "
+                       "try again"));
     case End::kCrashed:
     case End::kAnswered:
       break;
   }
-  return absl::InvalidArgumentError(absl::StrCat(where, ": the process that looked at it ended by ",
-                                                 outcome.how, look,
-                                                 "; if it is, this is a defect of Trainyard"));
+  return absl::InvalidArgumentError(
+      absl::StrCat(where, ": the process that was ", doing, " ended by ", outcome.how,
+                   plans ? "; this is a defect of Trainyard"
+                         : absl::StrCat("; ", look, "; if it is, this is a defect of Trainyard")));
 }
 
 }  // namespace
@@ -94,57 +123,122 @@ Sizer::Sizer(const SizerOptions& options, const std::string& name, FileDescripto
       quick_(
           program_,
           {.name = name, .helpers = options.quick_helpers, .keep = true, .limits = options.quick}),
+      planning_(
+          program_,
+          {.name = name, .helpers = options.planners, .keep = false, .limits = options.planning}),
       patient_(program_, {.name = name, .helpers = 1, .keep = false, .limits = options.patient}),
       cache_(options.cache_bytes) {}
 
-absl::StatusOr<SizingAnswer> Sizer::AskHelpers(const SizingQuestion& question, SteadyTime until) {
-  const std::string& spec = question.spec;
-  TY_ASSIGN_OR_RETURN(SizerProcess::Outcome quick, quick_.Ask(question, until));
-  if (quick.end == End::kAnswered) return std::move(quick.answer);
-  if (quick.end == End::kCrashed) return Failure(quick, spec, options_.quick);
+SteadyTime Sizer::AtMost(SteadyTime until) const {
+  return std::min(until,
+                  std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(options_.longest));
+}
+
+absl::StatusOr<helper::Answer> Sizer::AskHelpers(SizerLane& first, const helper::Question& question,
+                                                 SteadyTime until) {
+  const std::string& spec = question.spec();
+  TY_ASSIGN_OR_RETURN(SizerProcess::Outcome quick, first.Ask(question, until));
+  if (quick.end == End::kAnswered) return Said(question, std::move(quick));
+  if (quick.end == End::kCrashed) return Failure(quick, spec, first.limits());
   absl::StatusOr<SizerProcess::Outcome> patient = patient_.Ask(question, until);
   const bool cut_short =
       patient.ok() && patient->end == End::kOutOfTime && std::chrono::steady_clock::now() >= until;
   if (cut_short) patient = Busy();
   if (!patient.ok()) {
-    return Annotate(patient.status(), WhereItWas(spec, quick.file));
+    return Annotate(patient.status(), WhereItWas(spec, quick));
   }
-  if (patient->end == End::kAnswered) return std::move(patient->answer);
-  return Failure(*patient, spec, options_.patient);
+  if (patient->end == End::kAnswered) return Said(question, *std::move(patient));
+  return Failure(*patient, spec, patient_.limits());
 }
 
 absl::StatusOr<Sizing> Sizer::Look(const std::string& key, const std::string& spec,
                                    SteadyTime until) {
   const std::shared_ptr<const KnownSizing> known = cache_.Find(key);
-  absl::StatusOr<SizingAnswer> answer =
-      AskHelpers({.spec = spec, .identity = known == nullptr ? "" : known->identity}, until);
-  if (answer.ok() && answer->unchanged && known != nullptr) return known->sizing;
+  helper::Question question;
+  question.set_spec(spec);
+  question.mutable_size()->set_identity(known == nullptr ? "" : known->identity);
+  absl::StatusOr<helper::Answer> answer = AskHelpers(quick_, question, until);
+  if (answer.ok() && answer->unchanged() && known != nullptr) return known->sizing;
   // kUnavailable: no helper looked at the files in time, so the kept sizing may still hold.
   if (!absl::IsUnavailable(answer.status())) cache_.Remove(key);
   TY_RETURN_IF_ERROR(answer.status());
   ++made_;
-  if (!answer->identity.empty()) cache_.Put(key, {answer->sizing, answer->identity});
-  return std::move(answer->sizing);
+  helper::Answer::Sizing& made = *answer->mutable_sizing();
+  Sizing sizing{.facts = FromMessage(made.facts()), .summary = std::move(*made.mutable_summary())};
+  if (!made.identity().empty()) cache_.Put(key, {sizing, made.identity()});
+  return sizing;
 }
 
 absl::StatusOr<Sizing> Sizer::Size(const std::string& spec, SteadyTime until) {
-  const SteadyTime now = std::chrono::steady_clock::now();
-  until = std::min(until, now + absl::ToChronoNanoseconds(options_.longest));
+  until = AtMost(until);
   const std::string key = Sha256Hex(spec);
   const std::shared_ptr<const KnownSizing> known = cache_.Find(key);
   if (known != nullptr && known->identity == kNoFiles) return known->sizing;
-  if (until <= now) return Busy();
+  if (until <= std::chrono::steady_clock::now()) return Busy();
   return rounds_.Ask(key, until, [&] { return Look(key, spec, until); });
+}
+
+absl::StatusOr<std::string> Sizer::WhatFits(const std::string& spec, const plan::DataFacts& facts,
+                                            int64_t slot_bytes, SteadyTime until) {
+  helper::Question question;
+  question.set_spec(spec);
+  *question.mutable_what_fits()->mutable_facts() = ToMessage(facts);
+  question.mutable_what_fits()->set_slot_bytes(slot_bytes);
+  TY_ASSIGN_OR_RETURN(helper::Answer answer, AskHelpers(planning_, question, AtMost(until)));
+  return std::move(*answer.mutable_what_fits());
+}
+
+absl::StatusOr<plan::ChosenMesh> Sizer::ChooseMesh(const std::string& spec,
+                                                   const plan::DataFacts& facts, int64_t slot_bytes,
+                                                   absl::Duration longest, SteadyTime until) {
+  helper::Question question;
+  question.set_spec(spec);
+  helper::Question::ChooseMesh& asks = *question.mutable_choose_mesh();
+  *asks.mutable_facts() = ToMessage(facts);
+  asks.set_slot_bytes(slot_bytes);
+  asks.set_seconds(absl::ToDoubleSeconds(longest));
+  TY_ASSIGN_OR_RETURN(helper::Answer answer, AskHelpers(planning_, question, AtMost(until)));
+  helper::Answer::Mesh& mesh = *answer.mutable_mesh();
+  return plan::ChosenMesh{.fits = mesh.fits(),
+                          .spec = std::move(*mesh.mutable_spec()),
+                          .summary = std::move(*mesh.mutable_summary()),
+                          .ended_early = mesh.ended_early(),
+                          .why = std::move(*mesh.mutable_why())};
+}
+
+absl::StatusOr<std::vector<v1::LayoutPlan>> Sizer::PlanLayouts(
+    const std::string& spec, const plan::DataFacts& facts,
+    const std::vector<plan::JobLayout>& layouts, const plan::Rates& rates, absl::Duration longest,
+    SteadyTime until) {
+  helper::Question question;
+  question.set_spec(spec);
+  helper::Question::PlanLayouts& asks = *question.mutable_plan_layouts();
+  *asks.mutable_facts() = ToMessage(facts);
+  for (const plan::JobLayout& layout : layouts) {
+    helper::Layout& one = *asks.add_layouts();
+    one.set_slots(layout.slots);
+    one.set_tensor(layout.group.tensor);
+    one.set_pipeline(layout.group.pipeline);
+  }
+  asks.set_flops_per_second(rates.flops_per_second);
+  asks.set_bytes_per_second(rates.bytes_per_second);
+  asks.set_seconds(absl::ToDoubleSeconds(longest));
+  TY_ASSIGN_OR_RETURN(const helper::Answer answer, AskHelpers(planning_, question, AtMost(until)));
+  const auto& plans = answer.layouts().layouts();
+  return std::vector<v1::LayoutPlan>(plans.begin(), plans.end());
 }
 
 void Sizer::Stop() {
   quick_.Stop();
+  planning_.Stop();
   patient_.Stop();
 }
 
 std::vector<pid_t> Sizer::Pids() const {
   std::vector<pid_t> pids = quick_.Pids();
-  for (const pid_t pid : patient_.Pids()) pids.push_back(pid);
+  for (const SizerLane* lane : {&planning_, &patient_}) {
+    for (const pid_t pid : lane->Pids()) pids.push_back(pid);
+  }
   return pids;
 }
 

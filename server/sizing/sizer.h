@@ -9,6 +9,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "executor/plan/choose.h"
+#include "executor/plan/layouts.h"
+#include "executor/plan/spec/facts.h"
 #include "server/sizing/limits.h"
 #include "server/sizing/size_job.h"
 #include "server/sizing/sizer_lane.h"
@@ -25,10 +28,14 @@ struct SizerOptions {
   // does not hold up small ones.
   int quick_helpers = 3;
   SizingLimits quick{.memory_bytes = int64_t{32} << 20, .time = absl::Seconds(5)};
-  // Patient lane: one question at a time, each in a helper of its own. The memory of both lanes
-  // together is what the files of users may take of this machine.
-  SizingLimits patient{.memory_bytes = int64_t{112} << 20, .time = absl::Seconds(15)};
-  // Waiting and reading together: less than what a client waits for an answer.
+  // Planning lane: questions that look at no file, each in a helper of its own. Plans do not hold
+  // up files; what does not end within these limits is asked again in the patient lane, too.
+  int planners = 2;
+  SizingLimits planning{.memory_bytes = int64_t{20} << 20, .time = absl::Seconds(10)};
+  // Patient lane: one question at a time, each in a helper of its own. The memory of all lanes
+  // together is what the jobs of users may take of this machine.
+  SizingLimits patient{.memory_bytes = int64_t{104} << 20, .time = absl::Seconds(15)};
+  // Waiting and looking together: less than what a client waits for an answer.
   absl::Duration longest = absl::Seconds(25);
 
   int64_t cache_bytes = int64_t{16} << 20;  // of sizings that are kept; 0: none
@@ -51,6 +58,18 @@ class Sizer {
   //                        be started: asking again may help; or it was not answered by `until`
   absl::StatusOr<Sizing> Size(const std::string& spec, SteadyTime until = SteadyTime::max());
 
+  // As the functions of these names in executor/plan, of a serialized spec and the facts of its
+  // sizing; with the errors of Size. A choice and layouts end early after `longest`.
+  absl::StatusOr<std::string> WhatFits(const std::string& spec, const plan::DataFacts& facts,
+                                       int64_t slot_bytes, SteadyTime until = SteadyTime::max());
+  absl::StatusOr<plan::ChosenMesh> ChooseMesh(const std::string& spec, const plan::DataFacts& facts,
+                                              int64_t slot_bytes, absl::Duration longest,
+                                              SteadyTime until = SteadyTime::max());
+  absl::StatusOr<std::vector<v1::LayoutPlan>> PlanLayouts(
+      const std::string& spec, const plan::DataFacts& facts,
+      const std::vector<plan::JobLayout>& layouts, const plan::Rates& rates, absl::Duration longest,
+      SteadyTime until = SteadyTime::max());
+
   // Ends all helpers; questions under way and later ones are kUnavailable. Idempotent.
   void Stop();
 
@@ -64,11 +83,14 @@ class Sizer {
   Sizer(const SizerOptions& options, const std::string& name, FileDescriptor program);
 
   absl::StatusOr<Sizing> Look(const std::string& key, const std::string& spec, SteadyTime until);
-  absl::StatusOr<SizingAnswer> AskHelpers(const SizingQuestion& question, SteadyTime until);
+  // Asks in `first`, and where its limits are too narrow in the patient lane.
+  absl::StatusOr<helper::Answer> AskHelpers(SizerLane& first, const helper::Question& question,
+                                            SteadyTime until);
+  SteadyTime AtMost(SteadyTime until) const;
 
   const SizerOptions options_;
   const FileDescriptor program_;
-  SizerLane quick_, patient_;
+  SizerLane quick_, planning_, patient_;
   SizingRounds rounds_;
   SizingCache cache_;
   std::atomic<int64_t> made_ = 0;

@@ -36,7 +36,7 @@ absl::StatusOr<SizerProcess*> SizerLane::Take(SteadyTime until) {
     const absl::Duration left = absl::FromChrono(until - std::chrono::steady_clock::now());
     if (!mu_.AwaitWithTimeout(absl::Condition(&mine), std::max(left, absl::ZeroDuration()))) {
       return absl::UnavailableError(
-          "the server is busy reading the files of other submissions; try again");
+          "the server is busy with the files and the plans of other submissions; try again");
     }
     if (stopped_) return Stopped();
     --free_;
@@ -78,7 +78,7 @@ void SizerLane::GiveBack(SizerProcess* process, bool answered) {
   if (next.ok() && *next != nullptr && !stopped_) idle_.push_back(*std::move(next));
 }
 
-absl::StatusOr<SizerProcess::Outcome> SizerLane::Ask(const SizingQuestion& question,
+absl::StatusOr<SizerProcess::Outcome> SizerLane::Ask(const helper::Question& question,
                                                      SteadyTime until) {
   TY_ASSIGN_OR_RETURN(SizerProcess* const process, Take(until));
   SizerProcess::Outcome outcome = process->Ask(question, until);

@@ -29,12 +29,14 @@ class SizerLane {
 
   // Asks a helper, once one is free. kUnavailable: none became free before `until`, none can be
   // started, or the lane is stopped. An answer that takes longer than `until` is kOutOfTime, too.
-  absl::StatusOr<SizerProcess::Outcome> Ask(const SizingQuestion& question, SteadyTime until);
+  absl::StatusOr<SizerProcess::Outcome> Ask(const helper::Question& question, SteadyTime until);
 
   // Ends all helpers, and questions under way as kUnavailable. Idempotent.
   void Stop();
 
   std::vector<pid_t> Pids() const;
+
+  const SizingLimits& limits() const { return options_.limits; }
 
  private:
   using Process = std::unique_ptr<SizerProcess>;

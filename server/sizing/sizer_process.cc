@@ -143,28 +143,29 @@ std::optional<int> SizerProcess::Reap() {
   return status;
 }
 
-absl::StatusOr<absl::StatusOr<SizingAnswer>> SizerProcess::Exchange(const SizingQuestion& question,
-                                                                    SteadyTime deadline,
-                                                                    std::string& file) {
-  TY_RETURN_IF_ERROR(
-      SendFrame(socket_.get(), FrameKind::kQuestion, EncodeQuestion(question), deadline));
+absl::Status SizerProcess::Exchange(const helper::Question& question, SteadyTime deadline,
+                                    Outcome& outcome) {
+  TY_RETURN_IF_ERROR(Send(socket_.get(), question, deadline));
   for (;;) {
-    TY_ASSIGN_OR_RETURN(Frame frame, ReceiveFrame(socket_.get(), deadline));
-    if (frame.kind != FrameKind::kOpened) return DecodeAnswer(frame);
-    file = std::move(frame.payload);
+    helper::Answer answer;
+    TY_RETURN_IF_ERROR(Receive(socket_.get(), answer, deadline));
+    const bool told = answer.has_looks_at() || answer.has_plans();
+    if (!told) {
+      outcome.answer = WithoutError(std::move(answer));
+      return absl::OkStatus();
+    }
+    outcome.plans = answer.has_plans();
+    outcome.file = answer.looks_at();
   }
 }
 
-SizerProcess::Outcome SizerProcess::Ask(const SizingQuestion& question, SteadyTime until) {
+SizerProcess::Outcome SizerProcess::Ask(const helper::Question& question, SteadyTime until) {
   Outcome outcome;
   const SteadyTime deadline =
       std::min(until, std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(limits_.time));
-  auto answer = Exchange(question, deadline, outcome.file);
-  if (answer.ok()) {
-    outcome.answer = *std::move(answer);
-    return outcome;
-  }
-  outcome.end = absl::IsDeadlineExceeded(answer.status()) ? End::kOutOfTime : End::kCrashed;
+  const absl::Status answered = Exchange(question, deadline, outcome);
+  if (answered.ok()) return outcome;
+  outcome.end = absl::IsDeadlineExceeded(answered) ? End::kOutOfTime : End::kCrashed;
   std::optional<int> status;
   if (outcome.end == End::kCrashed) status = Reap();  // it has closed its socket: it ends
   if (!status.has_value()) {

@@ -103,7 +103,7 @@ TEST_F(MeshChoiceTest, IsThatOfTheFirstCallWhenItIsReplayed) {
 }
 
 TEST_F(MeshChoiceTest, IsMadeForEachOfABatch) {
-  const int64_t gradients = AddSmallSlots();
+  AddSmallSlots();
   v1::BatchSubmitJobsRequest batch;
   batch.set_parent("projects/default");
   *batch.add_requests() = Open();

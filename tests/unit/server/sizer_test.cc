@@ -6,12 +6,20 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "executor/plan/choose.h"
+#include "executor/plan/fit.h"
+#include "executor/plan/layouts.h"
 #include "executor/plan/spec/spec.h"
 #include "server/sizing/frames.h"
 #include "tests/unit/server/hostile_files.h"
@@ -23,7 +31,9 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::AnyOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 class SizerTest : public ::testing::Test {
  protected:
@@ -95,16 +105,81 @@ TEST_F(SizerTest, FindsWhatTheReadersFind) {
   EXPECT_EQ(sizing->summary.SerializeAsString(), own->summary.SerializeAsString());
 }
 
-TEST(SizingFrames, CarryWhatTheDataHolds) {
-  Sizing sizing;
-  sizing.facts.held_bytes = 5;
-  sizing.facts.bytes_per_thread = 7;
-  const auto answer =
-      DecodeAnswer({.kind = FrameKind::kSizing, .payload = EncodeSizing(sizing, kNoFiles)});
-  ASSERT_TRUE(answer.ok()) << answer.status();
-  ASSERT_TRUE(answer->ok()) << answer->status();
-  EXPECT_EQ((*answer)->sizing.facts.held_bytes, 5);
-  EXPECT_EQ((*answer)->sizing.facts.bytes_per_thread, 7);
+TEST(Frames, CarryWhatTheDataHolds) {
+  const plan::DataFacts facts = {.kind = plan::DataFacts::Kind::kClicks,
+                                 .height = 1,
+                                 .width = 2,
+                                 .channels = 3,
+                                 .classes = 4,
+                                 .vocab = 5,
+                                 .dense = 6,
+                                 .categorical = 7,
+                                 .buckets = 8,
+                                 .train_size = 9,
+                                 .validation_size = 10,
+                                 .held_bytes = 11,
+                                 .bytes_per_thread = 12};
+  const auto [kind, height, width, channels, classes, vocab, dense, categorical, buckets,
+              train_size, validation_size, held_bytes, bytes_per_thread] =
+      FromMessage(ToMessage(facts));
+  EXPECT_EQ(kind, facts.kind);
+  EXPECT_THAT(
+      (std::vector<int64_t>{height, width, channels, classes, vocab, dense, categorical, buckets,
+                            train_size, validation_size, held_bytes, bytes_per_thread}),
+      ElementsAre(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12));
+}
+
+// What helpers plan is what this process would plan.
+TEST_F(SizerTest, PlansWithoutAFile) {
+  Start();
+  v1::Job job = SmallJob();
+  v1::JobSpec& asked = *job.mutable_spec();
+  asked.mutable_model()->mutable_gpt()->set_layers(4);
+  asked.mutable_resources()->set_min_slots(2);
+  asked.mutable_resources()->set_max_slots(2);
+  const auto spec = plan::ResolveSpec(asked);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const std::string bytes = spec->SerializeAsString();
+  const auto sizing = sizer_->Size(bytes);
+  ASSERT_TRUE(sizing.ok()) << sizing.status();
+  const int64_t half = sizing->summary.bytes_per_slot() / 2;
+
+  const auto fits = sizer_->WhatFits(bytes, sizing->facts, half);
+  ASSERT_TRUE(fits.ok()) << fits.status();
+  EXPECT_EQ(*fits, plan::WhatFits(*spec, sizing->facts, half));
+
+  const auto never = [] { return false; };
+  const auto mesh = sizer_->ChooseMesh(bytes, sizing->facts, 2 * half, absl::Seconds(100));
+  const auto own_mesh = plan::ChooseMesh(*spec, sizing->facts, 2 * half, never);
+  ASSERT_TRUE(mesh.ok()) << mesh.status();
+  EXPECT_TRUE(mesh->fits);
+  EXPECT_EQ(mesh->why, own_mesh->why);
+  EXPECT_EQ(mesh->spec.SerializeAsString(), own_mesh->spec.SerializeAsString());
+  EXPECT_EQ(mesh->summary.SerializeAsString(), own_mesh->summary.SerializeAsString());
+
+  const std::vector<plan::JobLayout> layouts = {{.slots = 1}, {.slots = 2}};
+  const plan::Rates rates = {.flops_per_second = 1e9, .bytes_per_second = 1e9};
+  const auto plans = sizer_->PlanLayouts(bytes, sizing->facts, layouts, rates, absl::Seconds(100));
+  const auto own_plans = plan::PlanLayouts(*spec, sizing->facts, layouts, rates, never);
+  ASSERT_TRUE(plans.ok()) << plans.status();
+  ASSERT_EQ(plans->size(), 2u);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ((*plans)[i].SerializeAsString(), (*own_plans)[i].SerializeAsString());
+  }
+}
+
+TEST_F(SizerTest, APlanThatTakesTooMuchMemoryIsNotBlamedOnAFile) {
+  if (TRAINYARD_MEMORY_LIMIT == 0) GTEST_SKIP() << "sanitizers need memory of their own";
+  SizerOptions options = Options();
+  options.quick.memory_bytes = options.patient.memory_bytes = int64_t{8} << 20;
+  Start(options);
+  v1::Job job = JobOnText(folder_.Write("text.txt", std::string(500, 'a') + "bc"));
+  v1::Gpt& gpt = *job.mutable_spec()->mutable_model()->mutable_gpt();
+  gpt.set_layers(400);
+  const absl::Status status = Size(job).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              StartsWith("spec: to plan it takes more than the 8 MiB of memory"));
 }
 
 TEST_F(SizerTest, ErrorsComeAsTheReadersGiveThem) {
@@ -149,7 +224,7 @@ TEST_F(SizerTest, AFileThatTakesTooMuchMemoryIsNamed) {
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("spec.data.text.tokenizer_file: "), HasSubstr("tokenizer.json"),
-                    HasSubstr("more than the 112 MiB of memory"), HasSubstr("check that it is")));
+                    HasSubstr("more than the 104 MiB of memory"), HasSubstr("check that it is")));
   EXPECT_TRUE(Size(SmallJob()).ok());
 }
 
@@ -283,30 +358,52 @@ TEST_F(SizerTest, ATokenizerAsLargeAsThatOfLlama3FitsTheLimits) {
   EXPECT_EQ(sizing->facts.vocab, 128'000);
 }
 
-// Server, clients and helpers together, 32 dry submissions at once, round after round of each file.
-// No two of them are alike, so that none waits for another's answer.
-TEST(DrySubmissions, OfAnyFileAddAtMost256MebibytesToTheServer) {
-  if (TRAINYARD_MEMORY_LIMIT == 0) GTEST_SKIP() << "sanitizers need memory of their own";
-  const data::Folder sparse, labels, deep, wide;
-  const v1::Job jobs[] = {JobOnText(SparseText(sparse)), JobOnTwoBillionLabels(labels),
-                          JobOnTokenizerOf(deep, "", "["), JobOnTokenizerOf(wide, "[[]", ",[]")};
-  ServerOptions options = Rig::FastOptions();
-  options.sizer.quick.time = absl::Seconds(2);
-  options.sizer.patient.time = absl::Seconds(3);
-  options.sizer.longest = absl::Seconds(6);
-  Rig rig(options);
-  rig.Submit(SmallJob());
-  const auto submit = [&](v1::Job job) {
+// Server, clients and helpers together, 32 dry submissions at once, round after round.
+class DrySubmissions : public ::testing::Test {
+ protected:
+  static ServerOptions Options() {
+    ServerOptions options = Rig::FastOptions();
+    options.sizer.quick.time = absl::Seconds(2);
+    options.sizer.patient.time = absl::Seconds(3);
+    options.sizer.longest = absl::Seconds(6);
+    return options;
+  }
+
+  void SetUp() override {
+    if (TRAINYARD_MEMORY_LIMIT == 0) GTEST_SKIP() << "sanitizers need memory of their own";
+    rig_.Submit(SmallJob());
+  }
+
+  // No two of them are alike, so that none waits for another's answer.
+  static v1::Job Number(int i, v1::Job job) {
+    job.mutable_spec()->mutable_training()->set_seed(i);
+    return job;
+  }
+
+  grpc::Status Submit(v1::Job job) {
     v1::SubmitJobRequest request;
     request.set_parent("projects/default");
     request.set_validate_only(true);
     *request.mutable_job() = std::move(job);
     v1::Job response;
-    return rig.jobs().SubmitJob(Rig::Context().get(), request, &response);
-  };
-  ForgetPeaks();
-  const int64_t before = PeakBytesOfTree();
-  for (const v1::Job& job : jobs) {
+    return rig_.jobs().SubmitJob(Rig::Context().get(), request, &response);
+  }
+
+  grpc::Status PlanLayouts(v1::Job job) {
+    v1::PlanLayoutsRequest request;
+    request.set_parent("projects/default");
+    request.set_vary_layout(true);
+    *request.mutable_job() = std::move(job);
+    v1::PlanLayoutsResponse response;
+    return rig_.jobs().PlanLayouts(Rig::Context().get(), request, &response);
+  }
+
+  // `ask` of each number below 32 at once, after what was asked before.
+  void ExpectLittleMemory(const std::string& what, const std::function<grpc::Status(int)>& ask) {
+    if (before_ == 0) {
+      ForgetPeaks();
+      before_ = PeakBytesOfTree();
+    }
     absl::Notification done;
     int64_t peak = 0;
     std::thread observer([&] {
@@ -315,24 +412,59 @@ TEST(DrySubmissions, OfAnyFileAddAtMost256MebibytesToTheServer) {
       } while (!done.WaitForNotificationWithTimeout(absl::Milliseconds(5)));
     });
     std::vector<std::thread> clients;
+    std::atomic<int> turned_away = 0;
     for (int i = 0; i < 32; ++i) {
       clients.emplace_back([&, i] {
-        v1::Job own = job;
-        own.mutable_spec()->mutable_training()->set_seed(i);
-        const grpc::Status status = submit(own);
+        const grpc::Status status = ask(i);
+        if (status.error_code() == grpc::UNAVAILABLE) ++turned_away;
         EXPECT_THAT(status.error_code(), AnyOf(grpc::OK, grpc::INVALID_ARGUMENT,  // swollen
-                                               grpc::FAILED_PRECONDITION,         // slow
-                                               grpc::UNAVAILABLE))  // and those behind it
+                                               grpc::FAILED_PRECONDITION,  // slow, or fits nowhere
+                                               grpc::UNAVAILABLE))         // and those behind it
             << status.error_message();
       });
     }
     for (std::thread& client : clients) client.join();
     done.Notify();
     observer.join();
-    EXPECT_LE(peak - before, int64_t{256} << 20) << job.spec().data().ShortDebugString();
-    std::cout << "added " << ((peak - before) >> 20) << " MiB" << std::endl;
+    EXPECT_LE(peak - before_, int64_t{256} << 20) << what;
+    std::cout << "added " << ((peak - before_) >> 20) << " MiB, " << turned_away
+              << " turned away: " << what << std::endl;
   }
-  rig.Submit(SmallJob());
+
+  Rig rig_{Options()};
+  int64_t before_ = 0;
+};
+
+TEST_F(DrySubmissions, OfAnyFileAddAtMost256MebibytesToTheServer) {
+  const data::Folder sparse, labels, deep, wide;
+  const v1::Job jobs[] = {JobOnText(SparseText(sparse)), JobOnTwoBillionLabels(labels),
+                          JobOnTokenizerOf(deep, "", "["), JobOnTokenizerOf(wide, "[[]", ",[]")};
+  for (const v1::Job& job : jobs) {
+    ExpectLittleMemory(job.spec().data().ShortDebugString(),
+                       [&](int i) { return Submit(Number(i, job)); });
+  }
+  rig_.Submit(SmallJob());
+}
+
+// Of 1.6 billion parameters, which 64 slots are too small for, however they share it.
+TEST_F(DrySubmissions, OfLargeModelsAddAtMost256MebibytesToTheServer) {
+  ScriptedAgent agent(rig_);
+  agent.Register("small", 64, "i1", int64_t{32} << 20);
+  agent.Welcomed();
+  v1::Job job = SmallJob();
+  v1::JobSpec& spec = *job.mutable_spec();
+  v1::Gpt& gpt = *spec.mutable_model()->mutable_gpt();
+  gpt.set_layers(48);
+  gpt.set_width(1600);
+  gpt.set_heads(25);
+  spec.mutable_resources()->set_device(v1::Resources::CPU);
+  spec.mutable_resources()->set_min_slots(64);
+  spec.mutable_training()->set_batch_size(64);
+  spec.mutable_training()->set_micro_batch_size(1);
+  ExpectLittleMemory("as it is", [&](int i) { return Submit(Number(i, job)); });
+  ExpectLittleMemory("layouts", [&](int i) { return PlanLayouts(Number(i, job)); });
+  spec.mutable_parallel()->set_auto_(true);
+  ExpectLittleMemory("auto", [&](int i) { return Submit(Number(i, job)); });
 }
 
 }  // namespace

@@ -1,0 +1,77 @@
+#include "server/sizing/plan_job.h"
+
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "executor/plan/choose.h"
+#include "executor/plan/fit.h"
+#include "executor/plan/layouts.h"
+#include "server/sizing/frames.h"
+#include "storage/base/status.h"
+
+namespace trainyard {
+namespace {
+
+// Says whether `seconds` have passed since it was made.
+auto After(double seconds) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  return [end] { return std::chrono::steady_clock::now() > end; };
+}
+
+helper::Answer Plan(const v1::JobSpec& spec, const helper::Question::WhatFits& asked) {
+  helper::Answer answer;
+  answer.set_what_fits(plan::WhatFits(spec, FromMessage(asked.facts()), asked.slot_bytes()));
+  return answer;
+}
+
+absl::StatusOr<helper::Answer> Plan(const v1::JobSpec& spec,
+                                    const helper::Question::ChooseMesh& asked) {
+  TY_ASSIGN_OR_RETURN(plan::ChosenMesh chosen,
+                      plan::ChooseMesh(spec, FromMessage(asked.facts()), asked.slot_bytes(),
+                                       After(asked.seconds())));
+  helper::Answer answer;
+  helper::Answer::Mesh& mesh = *answer.mutable_mesh();
+  mesh.set_fits(chosen.fits);
+  *mesh.mutable_spec() = std::move(chosen.spec);
+  *mesh.mutable_summary() = std::move(chosen.summary);
+  mesh.set_ended_early(chosen.ended_early);
+  mesh.set_why(std::move(chosen.why));
+  return answer;
+}
+
+absl::StatusOr<helper::Answer> Plan(const v1::JobSpec& spec,
+                                    const helper::Question::PlanLayouts& asked) {
+  std::vector<plan::JobLayout> layouts;
+  for (const helper::Layout& layout : asked.layouts()) {
+    layouts.push_back({.slots = layout.slots(),
+                       .group = {.tensor = layout.tensor(), .pipeline = layout.pipeline()}});
+  }
+  TY_ASSIGN_OR_RETURN(const std::vector<v1::LayoutPlan> plans,
+                      plan::PlanLayouts(spec, FromMessage(asked.facts()), layouts,
+                                        {.flops_per_second = asked.flops_per_second(),
+                                         .bytes_per_second = asked.bytes_per_second()},
+                                        After(asked.seconds())));
+  helper::Answer answer;
+  answer.mutable_layouts()->mutable_layouts()->Assign(plans.begin(), plans.end());
+  return answer;
+}
+
+}  // namespace
+
+absl::StatusOr<helper::Answer> PlanJob(const v1::JobSpec& spec, const helper::Question& question) {
+  switch (question.asks_case()) {
+    case helper::Question::kWhatFits:
+      return Plan(spec, question.what_fits());
+    case helper::Question::kChooseMesh:
+      return Plan(spec, question.choose_mesh());
+    case helper::Question::kPlanLayouts:
+      return Plan(spec, question.plan_layouts());
+    case helper::Question::kSize:
+    case helper::Question::ASKS_NOT_SET:
+      break;
+  }
+  return absl::InternalError("the question cannot be read");
+}
+
+}  // namespace trainyard
