@@ -179,7 +179,7 @@ absl::Status AcrossGpus::Exchange(size_t bucket, kernels::Stream& stream) {
   if (exchanged.total.data() != slice.data() && !slice.empty()) {
     session_.device().Copy(stream, slice.data(), exchanged.total.data(), slice.size());
   }
-  if (session_.plan().sharded) return absl::OkStatus();
+  if (!session_.plan().sums_for_all) return absl::OkStatus();
   return GatherSlices(session_.plan().buckets[bucket], places_[0].gradients, stream);
 }
 

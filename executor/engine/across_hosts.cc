@@ -73,7 +73,7 @@ void AcrossHosts::StartBucket(const plan::Bucket& bucket, int64_t partial, int64
 
 absl::Status AcrossHosts::ExchangeBucket(const plan::Bucket& bucket) {
   TY_RETURN_IF_ERROR(sums_.Reduce(bucket, absl::MakeSpan(places_).first(sums_.own())));
-  if (session_.plan().sharded) return absl::OkStatus();
+  if (!session_.plan().sums_for_all) return absl::OkStatus();
   return sums_.Gather(bucket, places_[0].gradients);
 }
 

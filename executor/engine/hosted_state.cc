@@ -4,13 +4,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "executor/engine/fault.h"
+#include "executor/plan/passes/optimizer_step.h"
 #include "storage/base/status.h"
 
 namespace trainyard::engine {
 
-HostedState::HostedState(Session& session, const Groups& groups)
+HostedState::HostedState(Session& session, const Groups& groups, ShardedState* shares)
     : session_(session),
-      groups_(groups),
+      shares_(shares),
       exchange_(groups.shards(), [this](const StateRequest& request, absl::Span<float> to) {
         return ReadOwn(request, to);
       }) {}
@@ -18,14 +19,11 @@ HostedState::HostedState(Session& session, const Groups& groups)
 absl::Status HostedState::Read(int64_t what, size_t position, int64_t first, absl::Span<float> to) {
   const plan::Plan& plan = session_.plan();
   const plan::Tensor& parameter = plan.tensors[plan.of_group[position]];
-  const auto owner = static_cast<int>(plan.host.HostOf(parameter));
+  // What every rank of the group has, this one has, too.
+  const int64_t host = plan.host.hosts(parameter) ? plan.host.rank : plan.host.HostOf(parameter);
+  const auto owner = static_cast<int>(host);
   return exchange_.Read(
       owner, {.kind = what, .place = static_cast<int64_t>(position), .first = first}, to);
-}
-
-absl::Status HostedState::Serve() {
-  if (groups_.data().rank() != 0) return absl::OkStatus();
-  return exchange_.Serve();
 }
 
 absl::Status HostedState::ReadOwn(const StateRequest& request, absl::Span<float> to) {
@@ -43,12 +41,17 @@ absl::Status HostedState::ReadOwn(const StateRequest& request, absl::Span<float>
   const auto found =
       std::find(plan.parameters.begin(), plan.parameters.end(), plan.of_group[request.place]);
   if (found == plan.parameters.end()) return refuse();
-  const plan::TensorId id =
-      Snapshot::TensorOf(plan, request.kind, static_cast<size_t>(found - plan.parameters.begin()));
-  if (id == plan::kNone || request.first < 0 || request.n > plan.tensors[id].elements() ||
-      request.first > plan.tensors[id].elements() - request.n) {
+  const auto position = static_cast<size_t>(found - plan.parameters.begin());
+  const int64_t elements = plan.tensors[*found].elements();
+  if (request.first < 0 || request.n > elements || request.first > elements - request.n) {
     return refuse();
   }
+  if (shares_ != nullptr && request.kind >= 0) {
+    if (position >= plan.gradients.size()) return refuse();
+    return shares_->Read(request.kind, plan::RunLength(plan, 0, position) + request.first, to);
+  }
+  const plan::TensorId id = Snapshot::TensorOf(plan, request.kind, position);
+  if (id == plan::kNone) return refuse();
   return session_.ReadNow(id, to.data(), to.size() * sizeof(float), request.first * sizeof(float));
 }
 

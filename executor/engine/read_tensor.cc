@@ -33,20 +33,21 @@ absl::Status ReadStored(const weights::SafetensorsFile& file, const std::string&
   return absl::OkStatus();
 }
 
-absl::Status ReadStoredShards(const weights::SafetensorsFile& file, const std::string& name,
-                              const plan::StoredInShards& tensor,
-                              const std::vector<plan::TensorId>& places, Session& session) {
-  constexpr int64_t kSize = sizeof(float);
+absl::Status ReadStoredShards(
+    const weights::SafetensorsFile& file, const std::string& name,
+    const plan::StoredInShards& tensor, Session& session,
+    absl::FunctionRef<void(size_t position, int64_t offset, absl::Span<const float> run)> write) {
   TY_ASSIGN_OR_RETURN(const weights::TensorEntry entry, file.Find(name, tensor.stored.dims));
-  std::vector<char> chunk(std::min(kReadAtOnce, entry.bytes()));
-  for (int64_t begin = 0; begin < entry.bytes(); begin += kReadAtOnce) {
-    const int64_t bytes = std::min(kReadAtOnce, entry.bytes() - begin);
-    TY_RETURN_IF_ERROR(file.Read(entry, begin, bytes, chunk.data()));
-    plan::ForEachRun(tensor, begin / kSize, bytes / kSize,
+  constexpr int64_t kMost = kReadAtOnce / static_cast<int64_t>(sizeof(float));
+  const int64_t elements = tensor.stored.elements();
+  std::vector<float> chunk(std::min(kMost, elements));
+  for (int64_t begin = 0; begin < elements; begin += kMost) {
+    const int64_t count = std::min(kMost, elements - begin);
+    TY_RETURN_IF_ERROR(
+        file.Read(entry, begin * sizeof(float), count * sizeof(float), chunk.data()));
+    plan::ForEachRun(tensor, begin, count,
                      [&](const plan::ShardPiece& piece, int64_t offset, int64_t at, int64_t n) {
-                       if (places[piece.position] == plan::kNone) return;
-                       session.Write(places[piece.position], chunk.data() + at * kSize, n * kSize,
-                                     offset * kSize);
+                       write(piece.position, offset, {chunk.data() + at, static_cast<size_t>(n)});
                      });
     TY_RETURN_IF_ERROR(session.Synchronize());
   }

@@ -3,7 +3,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "executor/engine/session.h"
 #include "executor/plan/graph/stored_shards.h"
 #include "executor/weights/safetensors.h"
@@ -20,10 +22,11 @@ absl::Status ReadTensor(const weights::SafetensorsFile& file, const std::string&
 absl::Status ReadStored(const weights::SafetensorsFile& file, const std::string& name,
                         const plan::StoredTensor& stored, Session& session, plan::TensorId id);
 
-// The same of a tensor of which the plan has shards: each piece goes to `places` at its position,
-// by the group (plan::ByGroup); kNone: nowhere.
-absl::Status ReadStoredShards(const weights::SafetensorsFile& file, const std::string& name,
-                              const plan::StoredInShards& tensor,
-                              const std::vector<plan::TensorId>& places, Session& session);
+// The same of a tensor of which the plan has shards. `write` is told where each run of elements
+// goes: the position of the parameter in Plan::of_group, and how many elements from its start.
+absl::Status ReadStoredShards(
+    const weights::SafetensorsFile& file, const std::string& name,
+    const plan::StoredInShards& tensor, Session& session,
+    absl::FunctionRef<void(size_t position, int64_t offset, absl::Span<const float> run)> write);
 
 }  // namespace trainyard::engine

@@ -71,8 +71,12 @@ absl::Status ReadShards(const weights::SafetensorsFile& file, const std::string&
         tensor.pieces.begin(), tensor.pieces.end(),
         [&](const plan::ShardPiece& piece) { return of_group[piece.position] != plan::kNone; });
     if (!any) continue;
-    TY_RETURN_IF_ERROR(
-        ReadStoredShards(file, prefix + tensor.stored.name, tensor, of_group, session));
+    const auto write = [&](size_t position, int64_t offset, absl::Span<const float> run) {
+      if (of_group[position] == plan::kNone) return;
+      session.Write(of_group[position], run.data(), run.size() * sizeof(float),
+                    offset * sizeof(float));
+    };
+    TY_RETURN_IF_ERROR(ReadStoredShards(file, prefix + tensor.stored.name, tensor, session, write));
   }
   return absl::OkStatus();
 }

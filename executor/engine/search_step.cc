@@ -49,7 +49,7 @@ absl::StatusOr<std::string> Trainer::Search(const BatchSource& next) {
   TY_ASSIGN_OR_RETURN(const bool found, groups_.all().Any(!search.found().empty()));
   if (!found) {
     if (across_ && !plan.gradients_sharded) TY_RETURN_IF_ERROR(across_->AddSums());
-    if (plan.sharded) {
+    if (!plan.sums_for_all) {
       session_.Launch(clear_padding_);
       TY_RETURN_IF_ERROR(across_->CompleteLeaves());
       session_.Launch(norm_leaves_);

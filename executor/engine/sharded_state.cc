@@ -4,6 +4,9 @@
 #include <string>
 
 #include "executor/engine/fault.h"
+#include "executor/engine/read_tensor.h"
+#include "executor/plan/graph/stored_shards.h"
+#include "executor/plan/passes/optimizer_step.h"
 #include "executor/plan/passes/shard_optimizer.h"
 #include "storage/base/status.h"
 
@@ -86,7 +89,8 @@ Snapshot::ReadState StateOf(const Checkpoint& checkpoint, const plan::Plan& plan
     const plan::ElementRange wanted = {first, first + static_cast<int64_t>(to.size())};
     for (const plan::PlacedTensor& p : placed) {
       const StoredBytes part = PartOf(p, wanted);
-      if (part.bytes == 0) continue;
+      const bool shard = plan.tensors[plan.parameters[p.position]].shard.has_value();
+      if (part.bytes == 0 || shard) continue;  // RestoreShards
       TY_ASSIGN_OR_RETURN(const weights::TensorEntry entry,
                           file.Find(prefix + p.stored.name, p.stored.dims));
       const int64_t at = std::max<int64_t>(0, p.elements.first - first);
@@ -95,6 +99,46 @@ Snapshot::ReadState StateOf(const Checkpoint& checkpoint, const plan::Plan& plan
     return absl::OkStatus();
   };
 }
+
+namespace {
+
+// Writes to this rank's share of state `kind` what it has of elements from `first` on.
+void WriteShare(size_t kind, int64_t first, absl::Span<const float> values, Session& session) {
+  const plan::ElementRange written = {first, first + static_cast<int64_t>(values.size())};
+  for (const plan::OwnedRun& run : session.plan().owned) {
+    const plan::ElementRange common = plan::Common(run.elements, written);
+    if (common.size() == 0 || run.state[kind] == plan::kNone) continue;
+    session.Write(run.state[kind], values.data() + (common.first - first),
+                  common.size() * sizeof(float),
+                  (common.first - run.elements.first) * sizeof(float));
+  }
+}
+
+// The state of shards of parameters: a checkpoint has that of the whole.
+absl::Status RestoreShards(const Checkpoint& checkpoint, Session& session) {
+  const plan::Plan& plan = session.plan();
+  std::vector<int64_t> begins;  // of parameters that are shards, among the dense gradients
+  for (size_t i = 0; i < plan.gradients.size(); ++i) {
+    const bool shard = plan.tensors[plan.parameters[i]].shard.has_value();
+    begins.push_back(shard ? plan::RunLength(plan, 0, i) : -1);
+  }
+  const std::vector<int64_t> of_group = plan::ByGroup(plan, begins, int64_t{-1});
+  for (const plan::StoredInShards& tensor : plan::StoredShards(plan)) {
+    const auto here = [&](const plan::ShardPiece& piece) { return of_group[piece.position] >= 0; };
+    if (std::none_of(tensor.pieces.begin(), tensor.pieces.end(), here)) continue;
+    for (size_t kind = 0; kind < plan.optimizer_state_names.size(); ++kind) {
+      const auto write = [&](size_t position, int64_t offset, absl::Span<const float> run) {
+        if (of_group[position] >= 0) WriteShare(kind, of_group[position] + offset, run, session);
+      };
+      TY_RETURN_IF_ERROR(ReadStoredShards(checkpoint.optimizer,
+                                          OptimizerPrefix(plan, kind) + tensor.stored.name, tensor,
+                                          session, write));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::Status RestoreShare(const Checkpoint& checkpoint, Session& session) {
   const plan::Plan& plan = session.plan();
@@ -117,7 +161,7 @@ absl::Status RestoreShare(const Checkpoint& checkpoint, Session& session) {
       }
     }
   }
-  return absl::OkStatus();
+  return RestoreShards(checkpoint, session);
 }
 
 }  // namespace trainyard::engine

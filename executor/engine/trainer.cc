@@ -60,7 +60,9 @@ Trainer::Trainer(Session& session, const v1::JobSpec& spec, const Groups& groups
   }
   places_of_moments_ = PlacesOfMoments(plan, data.size());
   if (plan.sharded) shares_.emplace(session, data);
-  if (!groups.shards().alone()) hosted_.emplace(session, groups);
+  if (!groups.shards().alone() || plan.state_by_parameter()) {
+    hosted_.emplace(session, groups, shares_ ? &*shares_ : nullptr);
+  }
   for (InFlight& flight : flights_) {
     flight = {.states = session.AllocateHost(micro_batches() * sizeof(kernels::StepState)),
               .scalars = session.AllocateHost(plan.scalar_region.bytes + plan.sums_region.bytes),
@@ -302,9 +304,9 @@ absl::Status Trainer::Await(absl::FunctionRef<absl::Status()> exchange) {
 }
 
 // Averages, and copies in 16 bits that a step keeps, are made of all parameters at once, and with
-// what is uploaded for the step that stepped them.
+// what is uploaded for the step that stepped them. The passes of a stage wait for no bucket.
 absl::Status Trainer::GatherParameters() {
-  if (!session_.plan().gathered.empty()) return AwaitParameters();
+  if (stage_ || !session_.plan().gathered.empty()) return AwaitParameters();
   if (!std::exchange(ungathered_, false)) return absl::OkStatus();
   return across_->GatherParameters();
 }
@@ -346,10 +348,12 @@ absl::Status Trainer::EndOfGang() {
     TY_RETURN_IF_ERROR(Await([&] { return stage_ ? across_->AddSums() : across_->AwaitSums(); }));
   }
   if (!session_.plan().sharded) return session_.Run(end_of_gang_);
-  session_.Launch(clear_padding_);
-  TY_RETURN_IF_ERROR(Await([&] { return across_->CompleteLeaves(); }));
-  session_.Launch(norm_leaves_);
-  TY_RETURN_IF_ERROR(Await([&] { return across_->ShareLeaves(); }));
+  if (!session_.plan().sums_for_all) {
+    session_.Launch(clear_padding_);
+    TY_RETURN_IF_ERROR(Await([&] { return across_->CompleteLeaves(); }));
+    session_.Launch(norm_leaves_);
+    TY_RETURN_IF_ERROR(Await([&] { return across_->ShareLeaves(); }));
+  }
   TY_RETURN_IF_ERROR(session_.Run(end_of_gang_));
   // Between steps the gang decides together how to go on, by the communicator that gathers: what
   // waits for that is enqueued now, or gathered once the next step begins.
@@ -414,7 +418,7 @@ absl::Status Trainer::CopyTo(Snapshot& snapshot, Snapshot::ReadState state) {
   session_.ReadRegion(plan.ema_region, room.averages);
   session_.ReadRegion(plan.buffer_region, room.buffers);
   snapshot.SetBatches(UpdatesOf(steps_done_) * plan.micro_batches * plan.logical_ranks);
-  if (shares_) {
+  if (shares_ && !plan.state_by_parameter()) {
     TY_RETURN_IF_ERROR(snapshot.ReadStateInto(room, state ? state : StateOfRanks()));
   }
   if (hosted_) TY_RETURN_IF_ERROR(snapshot.ReadElsewhere(ShardsOfRanks()));
@@ -430,7 +434,9 @@ absl::Status Trainer::LendTo(Snapshot& snapshot, Snapshot::ReadState state) {
   if (places.parameters == nullptr) return CopyTo(snapshot, std::move(state));
   TY_CHECK(!ungathered_, "parameters are not awaited after step ", steps_done_);
   snapshot.Borrow(places, hosted_ ? ShardsOfRanks() : nullptr);
-  if (shares_) snapshot.BorrowState(state ? std::move(state) : StateOfRanks());
+  if (shares_ && !plan.state_by_parameter()) {
+    snapshot.BorrowState(state ? std::move(state) : StateOfRanks());
+  }
   snapshot.SetBatches(UpdatesOf(steps_done_) * plan.micro_batches * plan.logical_ranks);
   return session_.Synchronize();
 }
@@ -448,9 +454,10 @@ Snapshot::ReadShard Trainer::ShardsOfRanks() {
 }
 
 absl::Status Trainer::ServeState() {
-  if (hosted_) return groups_.all().leads() ? hosted_->End() : hosted_->Serve();
-  if (!shares_) return absl::OkStatus();
-  return groups_.all().leads() ? shares_->End() : shares_->Serve();
+  // Those of the first group read what others have of their own shares for rank 0.
+  if (groups_.data().rank() != 0) return shares_ ? shares_->Serve() : absl::OkStatus();
+  if (hosted_) TY_RETURN_IF_ERROR(groups_.all().leads() ? hosted_->End() : hosted_->Serve());
+  return shares_ ? shares_->End() : absl::OkStatus();
 }
 
 }  // namespace trainyard::engine

@@ -53,21 +53,29 @@ std::optional<v1::Parallel> InGroups(v1::Parallel parallel, int32_t tensor, int3
 // Meshes of which the fastest that fits is chosen, before any of the next are looked at.
 using Alternatives = std::vector<v1::Parallel>;
 
+Alternatives WithShardedOptimizer(Alternatives meshes) {
+  for (v1::Parallel& mesh : meshes) mesh.set_shard(v1::Parallel::OPTIMIZER);
+  return meshes;
+}
+
 std::vector<Alternatives> MeshesToTry(const v1::JobSpec& spec) {
   v1::Parallel own = spec.parallel();
   own.clear_auto_();
   std::vector<Alternatives> meshes = {{own}};
-  if (RanksInGroup(own) > 1) return meshes;
+  const int32_t slots = spec.resources().max_slots();
   const v1::Parallel::Shard shard = own.shard();
-  if (shard == v1::Parallel::SHARD_UNSPECIFIED && !HasNormOfShards(own)) {
+  const bool open = shard == v1::Parallel::SHARD_UNSPECIFIED;
+  const bool whole = open && HasNormOfShards(own);  // the state of the optimizer, by default
+  if (whole && slots > RanksInGroup(own)) meshes.push_back(WithShardedOptimizer({own}));
+  if (RanksInGroup(own) > 1) return meshes;
+  if (open && !whole) {
     for (const v1::Parallel::Shard more : {v1::Parallel::GRADIENTS, v1::Parallel::PARAMETERS}) {
       own.set_shard(more);
       meshes.push_back({own});
     }
     own.clear_shard();
   }
-  if (shard != v1::Parallel::SHARD_UNSPECIFIED && shard != v1::Parallel::NONE) return meshes;
-  const int32_t slots = spec.resources().max_slots();
+  if (shard == v1::Parallel::GRADIENTS || shard == v1::Parallel::PARAMETERS) return meshes;
   for (int32_t in_group = 2; in_group <= slots; ++in_group) {
     if (slots % in_group != 0) continue;
     Alternatives alike;
@@ -76,7 +84,8 @@ std::vector<Alternatives> MeshesToTry(const v1::JobSpec& spec) {
       auto mesh = InGroups(own, tensor, in_group / tensor);
       if (mesh.has_value()) alike.push_back(*std::move(mesh));
     }
-    meshes.push_back(std::move(alike));
+    meshes.push_back(alike);
+    if (open && in_group < slots) meshes.push_back(WithShardedOptimizer(std::move(alike)));
   }
   return meshes;
 }

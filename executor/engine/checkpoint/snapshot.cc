@@ -74,10 +74,11 @@ template <typename F>
 void Snapshot::ForEachElsewhere(const F& f) const {
   for (size_t i = 0; i < plan_.of_group.size(); ++i) {
     const plan::Tensor& parameter = plan_.tensors[plan_.of_group[i]];
-    if (plan_.host.hosts(parameter)) continue;
-    f(kWeights, i, parameter);
+    const bool hosted = plan_.host.hosts(parameter);
+    if (!hosted) f(kWeights, i, parameter);
     if (i >= plan_.trained_of_group) continue;
-    if (!plan_.averages.empty()) f(kAverages, i, parameter);
+    if (!hosted && !plan_.averages.empty()) f(kAverages, i, parameter);
+    if (hosted && !plan_.state_by_parameter()) continue;
     for (size_t kind = 0; kind < plan_.optimizer_state.size(); ++kind) {
       f(static_cast<int64_t>(kind), i, parameter);
     }
@@ -155,6 +156,22 @@ void Snapshot::AddShards(int64_t what, const std::string& prefix,
   });
   // One list for all views: with many shards of many layers it is long.
   const auto data = std::make_shared<const std::vector<const char*>>(std::move(of_group));
+  for (size_t i = 0; i < there.size(); ++i) {
+    const plan::Tensor& parameter = plan_.tensors[plan_.of_group[i]];
+    if (!there[i] || plan_.host.Divides(parameter)) continue;
+    if ((*data)[i] != nullptr) {
+      AddViews(prefix, parameter, (*data)[i], views);
+      continue;
+    }
+    for (const plan::StoredTensor& stored : plan::Stored(parameter)) {
+      const int64_t begin = stored.offset / static_cast<int64_t>(sizeof(float));
+      views[prefix + stored.name] = {
+          .dims = stored.dims,
+          .read = [elsewhere, what, i, begin](int64_t first, absl::Span<float> to) {
+            return elsewhere(what, i, begin + first, to);
+          }};
+    }
+  }
   for (const plan::StoredInShards& tensor : plan::StoredShards(plan_)) {
     if (!there[tensor.pieces[0].position]) continue;
     const Pieces pieces = {

@@ -46,8 +46,8 @@ class Snapshot {
   // The tensor that goes with plan.parameters[position]; kNone: there is none.
   static plan::TensorId TensorOf(const plan::Plan& plan, int64_t what, size_t position);
 
-  // Reads what goes with parameter `position` of Plan::of_group, which another rank hosts, from
-  // element `first` on.
+  // Reads what goes with parameter `position` of Plan::of_group, and is not all here
+  // (ForEachElsewhere), from element `first` on.
   using ReadShard = std::function<absl::Status(int64_t what, size_t position, int64_t first,
                                                absl::Span<float> to)>;
 
@@ -94,11 +94,12 @@ class Snapshot {
  private:
   void SetAdaptersApart();
   void Show(const Places& places, const ReadShard& elsewhere);
-  // Adds a view of each tensor of which the plan has shards; `of_parameters` says where what goes
-  // with each parameter begins, null: nowhere.
+  // Adds a view of each tensor of which the plan has shards, and of those that are elsewhere;
+  // `of_parameters` says where what goes with each parameter begins, null: nowhere.
   void AddShards(int64_t what, const std::string& prefix, std::vector<const char*> of_parameters,
                  const ReadShard& elsewhere, std::map<std::string, TensorView>& views) const;
-  // Calls f(what, position in Plan::of_group, its tensor) for all that other ranks host.
+  // Calls f(what, position in Plan::of_group, its tensor) for all that other ranks host, or have
+  // shares of the state of (Plan::state_by_parameter).
   template <typename F>
   void ForEachElsewhere(const F& f) const;
   // Calls f(what, stored tensor, its first element) for each of which that is sharded.

@@ -9,10 +9,11 @@ namespace trainyard::plan {
 
 namespace {
 
-// Whether parameters that were stepped are sent while the next step reads others: not by GPUs, nor
-// where something is made of all of them first.
+// Whether parameters that were stepped are sent while the next step reads others: not by GPUs or
+// stages, nor where something is made of all of them first.
 bool GathersInForward(const Plan& plan) {
-  return plan.summary.device() != v1::Resources::CUDA && plan.gathered.empty();
+  return plan.summary.device() != v1::Resources::CUDA && plan.host.stages == 1 &&
+         plan.gathered.empty();
 }
 
 // Where parameters are sharded: what rank `rank` of `ranks` sends of them. Each round of logical
@@ -40,15 +41,14 @@ Traffic OwnTraffic(const Plan& plan, int64_t ranks, int64_t rank) {
                            ? run.size()  // each on its own
                            : static_cast<int64_t>(RootsOf(plan.logical_ranks, run).size());
   Traffic sent;
-  int64_t& results = !plan.sharded            ? sent.in_backward
-                     : GathersInForward(plan) ? sent.in_forward
-                                              : sent.after;
+  int64_t& of_parameters = GathersInForward(plan) ? sent.in_forward : sent.after;
   for (const Bucket& bucket : plan.buckets) {
     const ElementRange& own = bucket.slices[rank];
     sent.in_backward += sums * (bucket.elements.size() - own.size()) * gradient;
-    // The total of its slices, or the parameters that it stepped.
-    if (!plan.parameters_sharded) results += others * own.size() * gradient;
-    if (plan.sharded) sent.after += others * LeavesOf(own).size() * leaf_sum;
+    // The total of its slices; the parameters that it stepped; the sums of its leaves.
+    if (plan.sums_for_all) sent.in_backward += others * own.size() * gradient;
+    if (plan.sharded && !plan.parameters_sharded) of_parameters += others * own.size() * gradient;
+    if (!plan.sums_for_all) sent.after += others * LeavesOf(own).size() * leaf_sum;
   }
   sent.after += others * sums * plan.sums_region.bytes;
   sent.after += others * run.size() * plan.micro_batches * plan.pending_region.bytes;
@@ -96,7 +96,7 @@ std::vector<Traffic> TrafficOfRanks(const Plan& plan) {
         micro_batches * (SentToGroup(plan, plan.micro_exchanges) + SentToStages(plan)) +
         SentToGroup(plan, plan.norm_exchanges);
   }
-  if (!plan.sharded) return sent;
+  if (plan.sums_for_all) return sent;
   for (const SharedLeaf& leaf : SharedLeaves(plan.buckets)) {
     sent[leaf.holder].after += leaf.elements.size() * SizeOf(ElementType::kF32);
   }

@@ -127,6 +127,13 @@ struct Plan {
   // Where the optimizer's state is sharded: what rank `rank` steps. Then optimizer_state is kNone
   // everywhere, and the state lies in these.
   bool sharded = false;
+  // Whether each rank is given the sums of all gradients that it hosts, and not of its slices
+  // alone: where nothing is sharded, and where the norm is one of shards (passes/norm_of_shards.h),
+  // which is made of whole gradients.
+  bool sums_for_all = true;
+  // Whether a checkpoint finds the state of each parameter by itself, in shares of the ranks that
+  // host it.
+  bool state_by_parameter() const { return sharded && sums_for_all; }
   // Where the gradients are sharded too, those of a logical rank, of which a step has one
   // micro-batch, are no longer than it takes to hand them out: `gradients` lie among the
   // activations, those of a bucket side by side, from the first op that touches one of them until
@@ -182,8 +189,9 @@ struct Plan {
   int64_t partial_bytes() const { return sums_region.bytes + gradient_region.bytes; }
   // Of the parameters of all ranks together.
   int64_t whole_parameter_bytes() const { return parameter_region.bytes + all_weight_bytes; }
-  // Of the state of all ranks together.
+  // Of the state of all ranks together, but for what is found by parameter (BytesElsewhere).
   int64_t whole_optimizer_bytes() const {
+    if (state_by_parameter()) return 0;
     return sharded ? all_optimizer_bytes : optimizer_region.bytes;
   }
   // Where a tensor is when `partial` is the partial sum that is worked on, and `flight` the number
@@ -211,11 +219,11 @@ struct Plan {
 
   // One optimizer step: begin; for each logical rank zero, then `micro_batches` times micro, then
   // what the tree says of folds; then norm, end and, for several logical ranks, move_buffers. Where
-  // it is sharded: norm_leaves, then the ranks exchange leaves, norm, end, then they exchange what
-  // they stepped of the parameters, at once or, if gathered is empty, while the next step's micro
-  // reads them (passes/bucket_order.h), gathered. What follows norm alone changes parameters, their
-  // copies, optimizer state, averages and buffers: and none of them when the loss or the norm is
-  // not finite (grad_scale).
+  // it is sharded: norm_leaves, then the ranks exchange leaves (neither if sums_for_all), norm,
+  // end, then they exchange what they stepped of the parameters, at once or, if gathered is empty,
+  // while the next step's micro reads them (passes/bucket_order.h), gathered. What follows norm
+  // alone changes parameters, their copies, optimizer state, averages and buffers: and none of them
+  // when the loss or the norm is not finite (grad_scale).
   std::vector<Op> begin;               // takes buffers to be moved
   std::vector<Op> zero;                // zeroes what the micro-batches of a logical rank add to
   std::vector<Op> micro;               // forward and backward of one micro-batch

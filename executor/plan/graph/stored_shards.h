@@ -28,7 +28,7 @@ struct StoredInShards {
 };
 
 // Of the parameters that other ranks of the group host, and of what goes with them: the state of
-// the optimizer, and averages.
+// the optimizer, and averages. Where the state is found by parameter, of all of it.
 int64_t BytesElsewhere(const Plan& plan);
 
 // A run of elements of a parameter as they lie in the parameter that is drawn: the whole.

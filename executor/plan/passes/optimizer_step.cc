@@ -157,10 +157,10 @@ class OptimizerStep {
   TensorId State(const char* name, const Stepped& run) const { return run.state[Kind(name)]; }
 
   void AddNorm() {
-    if (plan_.sharded) {
-      AddNormOfOwned();
-    } else if (HasNormOfShards(spec_.parallel())) {
+    if (HasNormOfShards(spec_.parallel())) {
       AddNormOfShards(sum_, plan_);
+    } else if (plan_.sharded) {
+      AddNormOfOwned();
     } else {
       AddNormOf(ElementType::kBF16);
       AddNormOf(ElementType::kF32);

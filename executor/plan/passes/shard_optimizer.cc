@@ -64,7 +64,12 @@ std::vector<PlacedTensor> PlacedTensors(const Plan& plan, size_t dense) {
   std::vector<PlacedTensor> placed;
   int64_t begin = 0;
   for (size_t i = 0; i < dense; ++i) {
-    for (const StoredTensor& stored : Stored(plan.tensors[plan.parameters[i]])) {
+    const Tensor& parameter = plan.tensors[plan.parameters[i]];
+    const std::vector<StoredTensor> its =
+        parameter.shard
+            ? std::vector<StoredTensor>{{.name = parameter.name, .dims = parameter.dims}}
+            : Stored(parameter);
+    for (const StoredTensor& stored : its) {
       const int64_t first = begin + stored.offset / SizeOf(ElementType::kF32);
       placed.push_back({.position = i,
                         .stored = stored,
@@ -101,6 +106,7 @@ void ShareOut(const v1::JobSpec& spec, const TrainedParameters& parameters, int6
   const v1::Optimizer& optimizer = spec.optimizer();
   const int64_t elements = RunLength(plan, 0, parameters.dense);
   plan.sharded = elements > 0 && ShardsOptimizer(spec, ranks);
+  plan.sums_for_all = !plan.sharded || HasNormOfShards(spec.parallel());
   std::vector<ElementRange> whole;
   if (plan.sharded) whole = WholeRuns(optimizer, plan, parameters);
   plan.gradients_sharded = plan.sharded && ShardsGradients(spec, ranks);
@@ -115,10 +121,12 @@ void ShareOut(const v1::JobSpec& spec, const TrainedParameters& parameters, int6
     plan.tensors.push_back(std::move(tensor));
     return static_cast<TensorId>(plan.tensors.size()) - 1;
   };
-  plan.leaves = add({.name = "leaves of the norm",
-                     .type = ElementType::kF64,
-                     .dims = {kernels::scratch::Ceil(elements, kernels::kNormLeaf)},
-                     .kind = TensorKind::kScalar});
+  if (!plan.sums_for_all) {
+    plan.leaves = add({.name = "leaves of the norm",
+                       .type = ElementType::kF64,
+                       .dims = {kernels::scratch::Ceil(elements, kernels::kNormLeaf)},
+                       .kind = TensorKind::kScalar});
+  }
   const std::vector<RuleRun> runs = RuleRuns(plan, parameters);
   const auto names_of = [&](const RuleRun& run) {
     return StateNames(optimizer, parameters.rules[run.position]);

@@ -13,7 +13,8 @@
 
 namespace trainyard::plan {
 
-// A tensor that a checkpoint stores of a parameter, and where it lies among the dense gradients.
+// A tensor that a checkpoint stores of a parameter, and where it lies among the dense gradients. A
+// shard, which no checkpoint stores by itself, is one too, under its own name.
 struct PlacedTensor {
   size_t position = 0;  // of the parameter
   StoredTensor stored;

@@ -136,8 +136,9 @@ absl::Status CheckCut(const v1::JobSpec& spec, const std::string& axis, int32_t 
     return NotBuilt("spec.resources.device", "a slot that may be a GPU" + with, "use CPU");
   }
   const v1::Parallel::Shard shard = spec.parallel().shard();
-  if (shard != v1::Parallel::SHARD_UNSPECIFIED && shard != v1::Parallel::NONE) {
-    return NotBuilt("spec.parallel.shard", v1::Parallel::Shard_Name(shard) + with, "use NONE");
+  if (shard == v1::Parallel::GRADIENTS || shard == v1::Parallel::PARAMETERS) {
+    return NotBuilt("spec.parallel.shard", v1::Parallel::Shard_Name(shard) + with,
+                    "use NONE or OPTIMIZER");
   }
   if (spec.optimizer().has_muon()) {
     return NotBuilt("spec.optimizer", "muon" + with, "use adamw or sgd");

@@ -110,15 +110,19 @@ TEST(TrafficOfShards, IsWhatThePlanSays) {
       "model { llama { layers: 2 heads: 4 kv_heads: 2 width: 16 context: 8 mlp_width: 21 } } "
       "parallel { tensor: 4 }"};
   for (const auto& [ranks, sharing] : {std::pair{2, 2}, {4, 4}, {4, 2}, {6, 3}, {5, 1}}) {
-    v1::JobSpec spec = EightRanks(llama, folder.path(), ranks, v1::Parallel::NONE, sharing);
-    const auto dataset = data::OpenDataset(spec.data(), plan::WindowingOf(spec.model())).value();
-    InThreads(ranks, [&, sharing = sharing, ranks = ranks](Communicator& communicator) {
-      const plan::Plan plan = plan::BuildPlan(spec, dataset->facts(), communicator.rank()).value();
-      const int64_t planned = plan::TrafficOfRanks(plan)[plan.rank].bytes();
-      EXPECT_THAT(SentInSteps(spec, plan, *dataset, communicator, /*with_next=*/false),
-                  Each(planned))
-          << "rank " << communicator.rank() << " of " << ranks << ", sharing " << sharing;
-    });
+    for (const auto shard : {v1::Parallel::NONE, v1::Parallel::OPTIMIZER}) {
+      v1::JobSpec spec = EightRanks(llama, folder.path(), ranks, shard, sharing);
+      const auto dataset = data::OpenDataset(spec.data(), plan::WindowingOf(spec.model())).value();
+      InThreads(ranks, [&, sharing = sharing, ranks = ranks](Communicator& communicator) {
+        const plan::Plan plan =
+            plan::BuildPlan(spec, dataset->facts(), communicator.rank()).value();
+        const int64_t planned = plan::TrafficOfRanks(plan)[plan.rank].bytes();
+        EXPECT_THAT(SentInSteps(spec, plan, *dataset, communicator, /*with_next=*/false),
+                    Each(planned))
+            << "rank " << communicator.rank() << " of " << ranks << ", sharing " << sharing
+            << ", shard " << shard;
+      });
+    }
   }
 }
 
@@ -130,9 +134,11 @@ TEST(TrafficOfStages, IsWhatThePlanSays) {
                         "tie_embeddings: true } } parallel { pipeline: 3 tensor: 2 }"};
   struct Layout {
     int ranks, tensor, stages;
+    v1::Parallel::Shard shard = v1::Parallel::NONE;
   };
-  for (const Layout& on : {Layout{3, 1, 3}, {2, 1, 2}, {6, 2, 3}, {4, 1, 2}}) {
-    v1::JobSpec spec = EightRanks(llama, folder.path(), on.ranks, v1::Parallel::NONE, on.tensor);
+  for (const Layout& on :
+       {Layout{3, 1, 3}, {2, 1, 2}, {6, 2, 3}, {4, 1, 2}, {4, 1, 2, v1::Parallel::OPTIMIZER}}) {
+    v1::JobSpec spec = EightRanks(llama, folder.path(), on.ranks, on.shard, on.tensor);
     spec.mutable_parallel()->mutable_layout()->set_pipeline(on.stages);
     spec = plan::ResolveSpec(spec).value();
     const auto dataset = data::OpenDataset(spec.data(), plan::WindowingOf(spec.model())).value();

@@ -122,11 +122,50 @@ TEST_P(PipelineRun, HasTheSameBitsWithShards) {
   }
 }
 
+// Ranks that have the same stage, and the same shards of it, step a share of its elements each.
+TEST_P(PipelineRun, HasTheSameBitsWithTheOptimizerInShares) {
+  for (const auto compute : {v1::Precision::FP32, v1::Precision::BF16}) {
+    v1::JobSpec spec = Spec(4, /*tensor=*/2);
+    spec.mutable_precision()->set_compute(compute);
+    spec.mutable_training()->set_ema_decay(0.9);
+    spec.mutable_checkpoint()->set_every_steps(2);
+    spec.mutable_evaluation()->set_every_steps(2);
+    const std::string name = "shares" + std::to_string(compute);
+    const OnRanks whole(spec, Root(name), Layout{});
+    whole.ExpectOk();
+    ASSERT_EQ(whole.seen.checkpoints.size(), 2u);
+    v1::JobSpec sharded = spec;
+    sharded.mutable_parallel()->set_shard(v1::Parallel::OPTIMIZER);
+    for (const Layout& layout :
+         {Layout{.ranks = 4, .stages = 2}, Layout{.ranks = 8, .sharing = 2, .stages = 2},
+          Layout{.ranks = 3}}) {
+      const std::string of = layout.Words();
+      const OnRanks gang(sharded, Root(name + of), layout);
+      gang.ExpectOk();
+      EXPECT_EQ(gang.seen.TrainLosses(), whole.seen.TrainLosses()) << of;
+      EXPECT_EQ(gang.seen.Evaluations(), whole.seen.Evaluations()) << of;
+      ASSERT_EQ(gang.seen.checkpoints.size(), 2u) << of;
+      for (const size_t i : {0, 1}) {
+        ExpectSame(gang.seen.checkpoints[i], whole.seen.checkpoints[i], of);
+      }
+      const WrittenCheckpoint& middle = whole.seen.checkpoints[0];
+      const OnRanks resumed(
+          sharded, Root(name), layout,
+          RestorePoint{.uri = middle.uri, .manifest_sha256 = middle.manifest_sha256});
+      resumed.ExpectOk();
+      ASSERT_FALSE(resumed.seen.checkpoints.empty());
+      ExpectSame(resumed.seen.checkpoints.back(), whole.seen.checkpoints[1], of + ", resumed");
+    }
+  }
+}
+
 // Trust ratios are those of whole tensors, also of a table that two stages have.
 TEST_P(PipelineRun, HasTheSameBitsWithLamb) {
   v1::JobSpec spec = Spec(3);
   spec.mutable_optimizer()->mutable_lamb();
   ExpectSameWeights(spec, {.ranks = 3, .stages = 3});
+  spec.mutable_parallel()->set_shard(v1::Parallel::OPTIMIZER);
+  ExpectSameWeights(spec, {.ranks = 4, .stages = 2});
 }
 
 // What is frozen stays, and the gradient passes it.
@@ -172,6 +211,7 @@ TEST_P(PipelineRun, SkipsTheSameSteps) {
     EXPECT_EQ(gang.seen.TrainLosses(), whole.seen.TrainLosses());
     EXPECT_EQ(gang.seen.checkpoints.back().weights_sha256,
               whole.seen.checkpoints.back().weights_sha256);
+    spec.mutable_parallel()->set_shard(v1::Parallel::OPTIMIZER);  // on two of each stage
   }
 }
 

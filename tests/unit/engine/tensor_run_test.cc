@@ -173,6 +173,54 @@ TEST_P(TensorRun, HasTheSameBitsOnRanksThatShareTheShards) {
   }
 }
 
+// Each rank that hosts the same shards steps some of their elements alone, and a checkpoint is read
+// from all of them.
+TEST_P(TensorRun, HasTheSameBitsWithTheOptimizerInShares) {
+  for (const auto compute : {v1::Precision::FP32, v1::Precision::BF16}) {
+    v1::JobSpec spec = Spec(4, 4);
+    spec.mutable_parallel()->set_logical_ranks(2);
+    spec.mutable_precision()->set_compute(compute);
+    spec.mutable_training()->set_ema_decay(0.9);
+    spec.mutable_checkpoint()->set_every_steps(2);
+    const std::string name = "shares" + std::to_string(compute);
+    RecordingObserver whole;
+    MustRun(spec, name, whole);
+    ASSERT_EQ(whole.checkpoints.size(), 2u);
+    v1::JobSpec sharded = spec;
+    sharded.mutable_parallel()->set_shard(v1::Parallel::OPTIMIZER);
+    const auto expect_same = [&](const OnRanks& gang, const std::string& of) {
+      gang.ExpectOk();
+      ASSERT_FALSE(gang.seen.checkpoints.empty()) << of;
+      for (size_t i = 0; i < gang.seen.checkpoints.size(); ++i) {
+        const WrittenCheckpoint& expected =
+            whole.checkpoints[i + whole.checkpoints.size() - gang.seen.checkpoints.size()];
+        for (const char* file :
+             {"model.safetensors", "ema.safetensors", "trainer_state/optimizer.safetensors"}) {
+          EXPECT_FALSE(FileOf(expected, file).empty()) << file;
+          EXPECT_TRUE(FileOf(gang.seen.checkpoints[i], file) == FileOf(expected, file))
+              << file << of << ", checkpoint " << i;
+        }
+      }
+    };
+    for (const auto& [ranks, sharing] : {std::pair{4, 2}, {2, 1}, {8, 4}}) {
+      const std::string of =
+          " on " + std::to_string(ranks) + " of which " + std::to_string(sharing) + " share";
+      const OnRanks gang(sharded, Root(name + of), ranks, sharing);
+      expect_same(gang, of);
+      EXPECT_EQ(gang.seen.TrainLosses(), whole.TrainLosses()) << of;
+      ASSERT_EQ(gang.seen.checkpoints.size(), 2u) << of;
+      // One rank, which shares nothing out, goes on from what they wrote, and they from its.
+      const WrittenCheckpoint& middle = gang.seen.checkpoints[0];
+      const RestorePoint from{.uri = middle.uri, .manifest_sha256 = middle.manifest_sha256};
+      expect_same(OnRanks(spec, Root(name + of), 1, 1, from), of + ", alone");
+      const WrittenCheckpoint& own = whole.checkpoints[0];
+      expect_same(OnRanks(sharded, Root(name), ranks, sharing,
+                          RestorePoint{.uri = own.uri, .manifest_sha256 = own.manifest_sha256}),
+                  of + ", resumed");
+    }
+  }
+}
+
 // A step that overflows fp16 is skipped by all, whichever of them has the shard that overflows.
 TEST_P(TensorRun, SkipsTheSameStepsOnRanksThatShareTheShards) {
   v1::JobSpec spec = Spec(8, 4);
@@ -193,6 +241,7 @@ TEST_P(TensorRun, SkipsTheSameStepsOnRanksThatShareTheShards) {
     ASSERT_FALSE(gang.seen.checkpoints.empty());
     EXPECT_EQ(gang.seen.TrainLosses(), whole.TrainLosses());
     EXPECT_EQ(gang.seen.checkpoints.back().weights_sha256, whole.checkpoints.back().weights_sha256);
+    spec.mutable_parallel()->set_shard(v1::Parallel::OPTIMIZER);
   }
 }
 

@@ -94,14 +94,19 @@ TEST(ChooseMesh, CutsTheModelOfAJobThatWantsNoShards) {
 TEST(ChooseMesh, KeepsWhatTheJobSays) {
   v1::JobSpec spec = OnFourSlots();
   spec.mutable_parallel()->set_shard(v1::Parallel::OPTIMIZER);
-  EXPECT_THAT(Choose(spec, BytesOf(spec) - 1).why,
-              StartsWith("what needs least is shard OPTIMIZER, with "));
+  EXPECT_EQ(Choose(spec, BytesOf(spec) - 1).spec.parallel().shard(), v1::Parallel::OPTIMIZER);
+  spec.mutable_parallel()->set_shard(v1::Parallel::GRADIENTS);
+  EXPECT_THAT(Choose(spec, 1000).why, StartsWith("what needs least is shard GRADIENTS, with "));
 
   spec = OnFourSlots();
   spec.mutable_parallel()->set_pipeline(4);
   spec.mutable_parallel()->mutable_layout()->set_pipeline(2);
   spec = ResolveSpec(spec).value();
-  EXPECT_FALSE(Choose(spec, BytesOf(spec) - 1).fits);
+  const ChosenMesh shares = Choose(spec, BytesOf(spec) - 1);
+  ASSERT_TRUE(shares.fits) << shares.why;
+  EXPECT_EQ(shares.spec.parallel().layout().pipeline(), 2);
+  EXPECT_EQ(shares.spec.parallel().shard(), v1::Parallel::OPTIMIZER);
+  EXPECT_FALSE(Choose(spec, shares.summary.bytes_per_slot() - 1).fits);
 
   // Two shards, whoever computes them.
   spec = OnFourSlots();

@@ -89,6 +89,31 @@ TEST(Stages, HaveAboutEquallyMuchToDoAndTakeLessMemory) {
   EXPECT_NEAR(flops / alone.summary.flops_per_step(), 1, 1e-9);
 }
 
+// Two groups of two stages: each rank has half of the optimizer's state of its stage, and all else.
+TEST(Stages, ShareOutTheStateOfTheOptimizer) {
+  v1::JobSpec spec = InStages(2, 4);
+  spec.mutable_parallel()->set_logical_ranks(2);
+  const std::vector<Plan> whole = PlansOfStages(spec, 4);
+  spec.mutable_parallel()->set_shard(v1::Parallel::OPTIMIZER);
+  const std::vector<Plan> shares = PlansOfStages(spec, 4);
+  for (int64_t rank = 0; rank < 4; ++rank) {
+    const Plan &kept = whole[rank], &share = shares[rank];
+    EXPECT_TRUE(share.state_by_parameter());
+    EXPECT_NEAR(static_cast<double>(share.summary.optimizer_bytes()),
+                0.5 * static_cast<double>(kept.summary.optimizer_bytes()),
+                0.1 * static_cast<double>(kept.summary.optimizer_bytes()));
+    EXPECT_EQ(share.summary.parameter_bytes(), kept.summary.parameter_bytes());
+    EXPECT_EQ(share.summary.gradient_bytes(), kept.summary.gradient_bytes());
+    // Each element of the stage is stepped by one of its two ranks.
+    int64_t stepped = 0;
+    for (const OwnedRun& run : share.owned) stepped += run.elements.size();
+    for (const OwnedRun& run : shares[(rank + 2) % 4].owned) stepped += run.elements.size();
+    int64_t elements = 0;
+    for (const Bucket& bucket : share.buckets) elements += bucket.elements.size();
+    EXPECT_EQ(stepped, elements);
+  }
+}
+
 // The embedding in the first stage and the head in the last have the same weights, and one norm.
 TEST(Stages, AHeadThatIsTiedHasAParameterOfItsOwn) {
   v1::JobSpec spec = InStages(2, 2);

@@ -152,14 +152,15 @@ const std::vector<BadSpec>& RunningTable() {
       {"tensor on GPUs", GptSpec, [](auto& s) { s.mutable_parallel()->set_tensor(2); }, kUnbuilt,
        "spec.resources.device: a slot that may be a GPU with spec.parallel.tensor 2 is not built "
        "yet; use CPU"},
-      {"tensor with a sharded optimizer", GptSpec,
+      {"tensor with sharded gradients", GptSpec,
        [](auto& s) {
          s.mutable_parallel()->set_tensor(2);
-         s.mutable_parallel()->set_shard(v1::Parallel::OPTIMIZER);
+         s.mutable_parallel()->set_shard(v1::Parallel::GRADIENTS);
          s.mutable_resources()->set_device(v1::Resources::CPU);
        },
        kUnbuilt,
-       "spec.parallel.shard: OPTIMIZER with spec.parallel.tensor 2 is not built yet; use NONE"},
+       "spec.parallel.shard: GRADIENTS with spec.parallel.tensor 2 is not built yet; use NONE or "
+       "OPTIMIZER"},
       {"tensor with Muon", GptSpec,
        [](auto& s) {
          s.mutable_parallel()->set_tensor(2);
