@@ -54,12 +54,31 @@ absl::Status VerifyOurs(const weights::ModelFolder& folder) {
   return absl::OkStatus();
 }
 
-// Reads one tensor of the folder into its place.
+// Writes elements [first, first + chunk.size()) of a tensor where this rank hosts them.
+void WriteInto(Session& session, const weights::ReadPart& part, int64_t first,
+               absl::Span<const float> chunk) {
+  constexpr int64_t kSize = sizeof(float);
+  if (part.buffer != plan::kNone) {
+    session.Write(part.buffer, chunk.data(), chunk.size() * kSize,
+                  part.tensor.stored.offset + first * kSize);
+    return;
+  }
+  const plan::Plan& plan = session.plan();
+  plan::ForEachRun(part.tensor, first, static_cast<int64_t>(chunk.size()),
+                   [&](const plan::ShardPiece& piece, int64_t offset, int64_t at, int64_t n) {
+                     const plan::TensorId id = plan.of_group[piece.position];
+                     if (!plan.host.hosts(plan.tensors[id])) return;
+                     session.Write(id, chunk.data() + at, n * kSize, offset * kSize);
+                   });
+}
+
+// Reads one tensor of the folder into its places.
 absl::Status ReadInto(Session& session, const weights::StartWeights& weights,
                       const weights::ReadPart& part, Sha256& sha) {
   std::vector<float> chunk;
-  const int64_t elements = part.stored.elements();
-  sha.Add(absl::StrCat(part.stored.name, " [", absl::StrJoin(part.stored.dims, ","), "]\n"));
+  const plan::StoredTensor& stored = part.tensor.stored;
+  const int64_t elements = stored.elements();
+  sha.Add(absl::StrCat(stored.name, " [", absl::StrJoin(stored.dims, ","), "]\n"));
   for (int64_t first = 0; first < elements; first += kConvertedAtOnce) {
     const int64_t count = std::min(kConvertedAtOnce, elements - first);
     chunk.resize(static_cast<size_t>(count));
@@ -69,13 +88,10 @@ absl::Status ReadInto(Session& session, const weights::StartWeights& weights,
       return absl::InvalidArgumentError(absl::StrCat(
           "spec.fine_tune.from: ", weights.folder.path, ": element ", first + extent.first_bad,
           " of '", part.found, "' is ", chunk[static_cast<size_t>(extent.first_bad)],
-          "; name a model that is whole, or reinitialize: ['", part.stored.name, "']"));
+          "; name a model that is whole, or reinitialize: ['", stored.name, "']"));
     }
-    const size_t bytes = chunk.size() * sizeof(float);
-    sha.Add(chunk.data(), bytes);
-    session.Write(
-        part.id, chunk.data(), bytes,
-        static_cast<size_t>(part.stored.offset) + static_cast<size_t>(first) * sizeof(float));
+    sha.Add(chunk.data(), chunk.size() * sizeof(float));
+    WriteInto(session, part, first, chunk);
     TY_RETURN_IF_ERROR(session.Synchronize());
   }
   return absl::OkStatus();
@@ -115,8 +131,11 @@ absl::StatusOr<LoadedWeights> LoadWeights(Session& session, const v1::JobSpec& s
   Sha256 sha;
   for (const weights::ReadPart& part : weights.assignment.read) {
     TY_RETURN_IF_ERROR(WithDataFault(ReadInto(session, weights, part, sha)));
-    shares.Keep(part.id, part.stored.offset / static_cast<int64_t>(sizeof(float)),
-                part.stored.elements());
+    // Where parameters are sharded, no tensor is cut into more than one piece.
+    for (const plan::ShardPiece& piece : part.tensor.pieces) {
+      shares.Keep(session.plan().of_group[piece.position], piece.offset,
+                  part.tensor.stored.elements());
+    }
   }
   return LoadedWeights{.sha256 = sha.Finish(), .summary = SummaryOf(weights)};
 }

@@ -111,8 +111,10 @@ void CompareVocabulary(const v1::JobSpec& spec, const plan::Plan& plan, bool dec
   const std::string name = TokenEmbeddingOf(plan);
   if (name.empty() || IsReinitialized(spec.fine_tune(), name)) return;
   int64_t rows = 0;
-  for (const plan::TensorId id : plan.parameters) {
-    if (plan.tensors[id].name == name) rows = plan.tensors[id].dims[0];
+  for (const plan::TensorId id : plan.of_group) {
+    for (const plan::StoredTensor& stored : plan::Stored(plan.tensors[id])) {
+      if (stored.name == name) rows = stored.dims[0];
+    }
   }
   const Json theirs = c.At("vocab_size", Json(rows));
   if (Same(theirs, Json(rows))) return;
@@ -411,8 +413,9 @@ bool IsOurs(const std::string& configuration) {
 }
 
 std::string TokenEmbeddingOf(const plan::Plan& plan) {
-  for (const plan::TensorId id : plan.parameters) {
-    const std::string& name = plan.tensors[id].name;
+  for (const plan::TensorId id : plan.of_group) {
+    const plan::Tensor& tensor = plan.tensors[id];
+    const std::string& name = tensor.shard ? tensor.shard->whole : tensor.name;
     if (name == "transformer.wte.weight" || name == "model.embed_tokens.weight" ||
         name == "bert.embeddings.word_embeddings.weight") {
       return name;

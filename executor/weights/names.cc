@@ -50,9 +50,13 @@ const FamilyNames& NamesOf(const std::string& family) {
   return found == kFamilies.end() ? kOther : *found;
 }
 
+// Parameters have pieces of it, or it is all of a buffer.
 struct Expected {
-  plan::TensorId id;
-  plan::StoredTensor stored;
+  plan::StoredInShards tensor;
+  plan::TensorId buffer = plan::kNone;
+
+  const std::string& name() const { return tensor.stored.name; }
+  const std::vector<int64_t>& dims() const { return tensor.stored.dims; }
 };
 
 // The matrices of low-rank adaptation: no folder has them among its weights.
@@ -65,12 +69,13 @@ absl::flat_hash_set<plan::TensorId> MatricesOf(const plan::Plan& plan) {
 std::vector<Expected> ExpectedOf(const plan::Plan& plan) {
   const absl::flat_hash_set<plan::TensorId> matrices = MatricesOf(plan);
   std::vector<Expected> expected;
-  for (const auto* ids : {&plan.parameters, &plan.buffers}) {
-    for (const plan::TensorId id : *ids) {
-      if (matrices.contains(id)) continue;
-      for (plan::StoredTensor& stored : plan::Stored(plan.tensors[id])) {
-        expected.push_back({id, std::move(stored)});
-      }
+  for (plan::StoredInShards& tensor : plan::StoredParameters(plan)) {
+    if (matrices.contains(plan.of_group[tensor.pieces[0].position])) continue;
+    expected.push_back({.tensor = std::move(tensor)});
+  }
+  for (const plan::TensorId id : plan.buffers) {
+    for (plan::StoredTensor& stored : plan::Stored(plan.tensors[id])) {
+      expected.push_back({.tensor = {.stored = std::move(stored)}, .buffer = id});
     }
   }
   return expected;
@@ -89,8 +94,12 @@ class Matching {
  public:
   Matching(const v1::FineTune& fine_tune, const FamilyNames& names, const plan::Plan& plan,
            const Tensors& tensors)
-      : fine_tune_(fine_tune), names_(names), tensors_(tensors), expected_(ExpectedOf(plan)) {
-    for (const Expected& e : expected_) expected_names_.insert(e.stored.name);
+      : fine_tune_(fine_tune),
+        names_(names),
+        plan_(plan),
+        tensors_(tensors),
+        expected_(ExpectedOf(plan)) {
+    for (const Expected& e : expected_) expected_names_.insert(e.name());
     for (const plan::Adapter& adapter : plan.adapters) {
       result_.drawn_whose.insert(result_.drawn_whose.end(), {adapter.a, adapter.b});
     }
@@ -119,7 +128,7 @@ class Matching {
 
   std::vector<std::string> ExpectedNames() const {
     std::vector<std::string> all;
-    for (const Expected& e : expected_) all.push_back(e.stored.name);
+    for (const Expected& e : expected_) all.push_back(e.name());
     return all;
   }
   std::vector<std::string> FoundNames() const {
@@ -186,16 +195,24 @@ class Matching {
     return absl::OkStatus();
   }
 
+  void Draw(plan::TensorId id) {
+    if (!absl::c_linear_search(result_.drawn_whose, id)) result_.drawn_whose.push_back(id);
+  }
+
   void Take(const Expected& e) {
-    const std::string& name = e.stored.name;
+    const std::string& name = e.name();
     if (Reinitialized(name)) {
       result_.drawn.push_back(name);
-      if (!absl::c_linear_search(result_.drawn_whose, e.id)) result_.drawn_whose.push_back(e.id);
+      if (e.buffer != plan::kNone) Draw(e.buffer);
+      for (const plan::ShardPiece& piece : e.tensor.pieces) {
+        const plan::TensorId id = plan_.of_group[piece.position];
+        if (plan_.host.hosts(plan_.tensors[id])) Draw(id);
+      }
       return;
     }
     const auto at = found_.find(name);
     if (at == found_.end()) {
-      missing_.push_back({name, absl::StrCat(Quoted(name), " ", ShapeText(e.stored.dims))});
+      missing_.push_back({name, absl::StrCat(Quoted(name), " ", ShapeText(e.dims()))});
       return;
     }
     const std::string& found = at->second;
@@ -204,13 +221,13 @@ class Matching {
       return;
     }
     const TensorEntry& entry = tensors_.at(found).entry;
-    if (entry.shape != e.stored.dims) {
+    if (entry.shape != e.dims()) {
       shapes_.push_back({name, absl::StrCat(Quoted(found), " is ", ShapeText(entry.shape),
-                                            ", expected ", ShapeText(e.stored.dims))});
+                                            ", expected ", ShapeText(e.dims()))});
     } else if (!IsFloatType(entry.dtype)) {
       types_.push_back({name, absl::StrCat(Quoted(found), " is ", entry.dtype)});
     } else {
-      result_.read.push_back({e.id, e.stored, found});
+      result_.read.push_back({.tensor = e.tensor, .buffer = e.buffer, .found = found});
     }
   }
 
@@ -257,7 +274,7 @@ class Matching {
     const absl::flat_hash_set<std::string> named(names.begin(), names.end());
     std::vector<std::string> others;
     for (const Expected& e : expected_) {
-      if (!named.contains(e.stored.name)) others.push_back(e.stored.name);
+      if (!named.contains(e.name())) others.push_back(e.name());
     }
     return PatternsFor(names, others);
   }
@@ -312,6 +329,7 @@ class Matching {
 
   const v1::FineTune& fine_tune_;
   const FamilyNames& names_;
+  const plan::Plan& plan_;
   const Tensors& tensors_;
   const std::vector<Expected> expected_;
   absl::flat_hash_set<std::string> expected_names_;

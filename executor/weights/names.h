@@ -9,16 +9,17 @@
 
 #include "absl/status/statusor.h"
 #include "executor/plan/graph/plan.h"
+#include "executor/plan/graph/stored_shards.h"
 #include "executor/weights/model_folder.h"
 #include "trainyard/v1/spec.pb.h"
 
 namespace trainyard::weights {
 
-// What is read into a parameter or buffer of the plan.
+// What is read into parameters of the plan's group (Plan::of_group), or into a buffer.
 struct ReadPart {
-  plan::TensorId id = plan::kNone;
-  plan::StoredTensor stored;  // its name in our checkpoints, its shape, its place in the parameter
-  std::string found;          // its name in the folder
+  plan::StoredInShards tensor;          // its name in our checkpoints, its shape, its places
+  plan::TensorId buffer = plan::kNone;  // kNone: it is of parameters
+  std::string found;                    // its name in the folder
 };
 
 // A tensor of the folder that repeats another one: the model has one tensor for both.
@@ -28,10 +29,10 @@ struct Tie {
 };
 
 struct Assignment {
-  std::vector<ReadPart> read;      // in the order of the plan, parts of one tensor together
+  std::vector<ReadPart> read;      // in the order of the plan, the same on every layout
   std::vector<std::string> drawn;  // stored names of what is drawn anew
-  // The plan's tensors that `drawn` are parts of, each once; also the matrices of low-rank
-  // adaptation.
+  // The tensors that `drawn` are parts of, of those that this rank hosts each once; also the
+  // matrices of low-rank adaptation.
   std::vector<plan::TensorId> drawn_whose;
   std::vector<Tie> ties;
 };

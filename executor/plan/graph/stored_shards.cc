@@ -63,12 +63,14 @@ std::vector<DrawnRun> DrawnRuns(const Tensor& parameter) {
   return runs;
 }
 
-std::vector<StoredInShards> StoredShards(const Plan& plan) {
+namespace {
+
+std::vector<StoredInShards> StoredIn(const Plan& plan, bool divided_alone) {
   std::vector<StoredInShards> all;
   absl::flat_hash_map<std::string, size_t> number;
   for (size_t i = 0; i < plan.of_group.size(); ++i) {
     const Tensor& parameter = plan.tensors[plan.of_group[i]];
-    if (!plan.host.Divides(parameter)) continue;
+    if (divided_alone && !plan.host.Divides(parameter)) continue;
     const ShardOf whole = {.rows = {{0, parameter.dims[0]}}};
     const ShardOf& shard = parameter.shard ? *parameter.shard : whole;
     const int64_t stride = parameter.elements() / parameter.dims[0];
@@ -95,5 +97,10 @@ std::vector<StoredInShards> StoredShards(const Plan& plan) {
   }
   return all;
 }
+
+}  // namespace
+
+std::vector<StoredInShards> StoredParameters(const Plan& plan) { return StoredIn(plan, false); }
+std::vector<StoredInShards> StoredShards(const Plan& plan) { return StoredIn(plan, true); }
 
 }  // namespace trainyard::plan

@@ -19,7 +19,8 @@ struct ShardPiece {
   int64_t stride = 0;  // in the shard, from one row to the next
 };
 
-// A tensor that a checkpoint holds, of which the plan has shards, or one of several stages has all.
+// A tensor that a checkpoint holds, and what the parameters of the group have of it. Where shards
+// have copies of the same rows, each of them is a piece.
 struct StoredInShards {
   StoredTensor stored;  // at no place
   std::vector<ShardPiece> pieces;
@@ -38,7 +39,11 @@ struct DrawnRun {
 };
 std::vector<DrawnRun> DrawnRuns(const Tensor& parameter);
 
-// In the order in which the parameters of the group (Plan::of_group) begin them.
+// All of them, in the order in which the parameters of the group (Plan::of_group) begin them: the
+// same on every layout.
+std::vector<StoredInShards> StoredParameters(const Plan& plan);
+
+// Those of which the plan has shards, or one of several stages has all.
 std::vector<StoredInShards> StoredShards(const Plan& plan);
 
 // What goes with each of the group's parameters, from what goes with each of plan.parameters or the

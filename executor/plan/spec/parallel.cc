@@ -146,9 +146,6 @@ absl::Status CheckCut(const v1::JobSpec& spec, const std::string& axis, int32_t 
   if (spec.fine_tune().has_lora()) {
     return NotBuilt("spec.fine_tune.lora", "low-rank adaptation" + with, "use 1");
   }
-  if (!spec.fine_tune().from().empty()) {
-    return NotBuilt("spec.fine_tune.from", "a start from other weights" + with, "use 1");
-  }
   return absl::OkStatus();
 }
 

@@ -168,6 +168,18 @@ TEST_P(PipelineRun, HasTheSameBitsWithLamb) {
   ExpectSameWeights(spec, {.ranks = 4, .stages = 2});
 }
 
+// The first layer is drawn anew, and all else is that of a folder, the tied head too.
+TEST_P(PipelineRun, HasTheSameBitsWithTheWeightsOfAnotherModel) {
+  const OnRanks source(Spec(3), Root("source"), Layout{});
+  source.ExpectOk();
+  ASSERT_FALSE(source.seen.checkpoints.empty());
+  v1::JobSpec spec = Spec(3, /*tensor=*/2);
+  spec.mutable_fine_tune()->set_from(source.seen.checkpoints.back().uri);
+  spec.mutable_fine_tune()->add_reinitialize("*.0.*");
+  ExpectSameWeights(spec, {.ranks = 3, .stages = 3});
+  ExpectSameWeights(spec, {.ranks = 8, .sharing = 2, .stages = 2});
+}
+
 // What is frozen stays, and the gradient passes it.
 TEST_P(PipelineRun, HasTheSameBitsWithFrozenParameters) {
   v1::JobSpec spec = Spec(3);

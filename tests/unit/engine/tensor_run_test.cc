@@ -110,6 +110,36 @@ TEST_P(TensorRun, GoesOnFromACheckpointWithTheSameBits) {
   }
 }
 
+// The first layer is drawn anew, and all else is that of a folder of whole tensors.
+TEST_P(TensorRun, BeginsWithTheWeightsOfAnotherModel) {
+  RecordingObserver source;
+  MustRun(Spec(3, 1), "source", source);
+  ASSERT_FALSE(source.checkpoints.empty());
+  const auto from_source = [&](int tensor) {
+    v1::JobSpec spec = Spec(3, tensor);
+    spec.mutable_parallel()->set_logical_ranks(2);
+    spec.mutable_fine_tune()->set_from(source.checkpoints.back().uri);
+    spec.mutable_fine_tune()->add_reinitialize("*.0.*");
+    return spec;
+  };
+  RecordingObserver one, cut;
+  MustRun(from_source(1), "one", one);
+  MustRun(from_source(4), "cut", cut);
+  ASSERT_FALSE(cut.checkpoints.empty());
+  ASSERT_EQ(cut.TrainLosses().size(), one.TrainLosses().size());
+  for (size_t i = 0; i < one.TrainLosses().size(); ++i) {
+    EXPECT_NEAR(cut.TrainLosses()[i], one.TrainLosses()[i], 1e-4 * one.TrainLosses()[i]) << i;
+  }
+  for (const auto& [ranks, sharing] : {std::pair{4, 2}, {4, 4}}) {
+    const OnRanks gang(from_source(4), Root("on" + std::to_string(sharing)), ranks, sharing);
+    gang.ExpectOk();
+    ASSERT_FALSE(gang.seen.checkpoints.empty());
+    EXPECT_EQ(gang.seen.TrainLosses(), cut.TrainLosses());
+    EXPECT_EQ(gang.seen.checkpoints.back().weights_sha256, cut.checkpoints.back().weights_sha256);
+    EXPECT_EQ(gang.seen.notices, cut.notices) << "which tell what was read";
+  }
+}
+
 TEST_P(TensorRun, RecomputesWithTheSameBits) {
   v1::JobSpec spec = Spec(3, 2);
   RecordingObserver kept, recomputed;

@@ -56,9 +56,10 @@ TEST_F(StartWeightsTest, EveryParameterIsReadFromItsTensor) {
       EXPECT_EQ(weights->assignment.read.size(), folder_->tensors.size());
       EXPECT_THAT(weights->assignment.drawn, SizeIs(0));
       for (const ReadPart& part : weights->assignment.read) {
-        EXPECT_EQ(part.found, part.stored.name);
-        std::vector<float> values(part.stored.elements());
-        ASSERT_TRUE(weights->Read(part.found, 0, part.stored.elements(), values.data()).ok());
+        const plan::StoredTensor& stored = part.tensor.stored;
+        EXPECT_EQ(part.found, stored.name);
+        std::vector<float> values(stored.elements());
+        ASSERT_TRUE(weights->Read(part.found, 0, stored.elements(), values.data()).ok());
         EXPECT_EQ(
             memcmp(values.data(), folder_->tensors[part.found].bytes.data(), values.size() * 4), 0);
       }
@@ -73,7 +74,8 @@ TEST_F(StartWeightsTest, PartsOfOneProductGoToTheirRows) {
   for (const ReadPart& part : weights->assignment.read) {
     const bool values = absl::EndsWith(part.found, "0.self_attn.v_proj.weight");
     if (values || absl::EndsWith(part.found, "0.self_attn.q_proj.weight")) {
-      EXPECT_EQ(part.stored.offset, values ? (8 + 4) * 8 * 4 : 0);
+      ASSERT_THAT(part.tensor.pieces, SizeIs(1));
+      EXPECT_EQ(part.tensor.pieces[0].offset, values ? (8 + 4) * 8 : 0);
     }
   }
 }
