@@ -44,7 +44,7 @@ class AcrossRanks {
   virtual absl::Status Started() = 0;
 
   // After what the kernels of WithExchanges started, adds up losses and targets. The total of the
-  // gradients is then in this rank's slices or, if nothing is sharded, everywhere.
+  // gradients is then in this rank's slices or, if plan.sums_for_all, everywhere.
   virtual absl::Status AwaitSums() = 0;
 
   // All of it at once, where nothing was started: the search for what is not finite, which runs op

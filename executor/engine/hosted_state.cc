@@ -47,7 +47,8 @@ absl::Status HostedState::ReadOwn(const StateRequest& request, absl::Span<float>
     return refuse();
   }
   if (shares_ != nullptr && request.kind >= 0) {
-    if (position >= plan.gradients.size()) return refuse();
+    const bool known = request.kind < static_cast<int64_t>(plan.optimizer_state.size());
+    if (!known || position >= plan.gradients.size()) return refuse();
     return shares_->Read(request.kind, plan::RunLength(plan, 0, position) + request.first, to);
   }
   const plan::TensorId id = Snapshot::TensorOf(plan, request.kind, position);

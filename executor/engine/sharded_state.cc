@@ -43,7 +43,7 @@ absl::Status ShardedState::ReadOwn(const StateRequest& request, absl::Span<float
   return WithFault(
       Fault::kInternal,
       absl::InternalError(absl::StrCat(
-          "rank ", session_.plan().rank, " has no ",
+          "rank ", session_.plan().rank, " of those that host the same has no ",
           request.kind == Snapshot::kWeights ? "weights" : absl::StrCat("state ", request.kind),
           " of elements ", wanted.first, " to ", wanted.end)));
 }
@@ -80,23 +80,34 @@ StoredBytes PartOf(const plan::PlacedTensor& placed, const plan::ElementRange& e
 
 }  // namespace
 
+namespace {
+
+// Reads what `checkpoint` has of `placed`, from element `first` of the dense gradients on.
+absl::Status ReadPlaced(const Checkpoint& checkpoint, const plan::Plan& plan,
+                        const std::vector<plan::PlacedTensor>& placed, int64_t what, int64_t first,
+                        absl::Span<float> to) {
+  const bool of_weights = what == Snapshot::kWeights;
+  const weights::SafetensorsFile& file = of_weights ? checkpoint.model : checkpoint.optimizer;
+  const std::string prefix = of_weights ? "" : OptimizerPrefix(plan, what);
+  const plan::ElementRange wanted = {first, first + static_cast<int64_t>(to.size())};
+  for (const plan::PlacedTensor& p : placed) {
+    const StoredBytes part = PartOf(p, wanted);
+    if (part.bytes == 0) continue;
+    TY_ASSIGN_OR_RETURN(const weights::TensorEntry entry,
+                        file.Find(prefix + p.stored.name, p.stored.dims));
+    const int64_t at = std::max<int64_t>(0, p.elements.first - first);
+    TY_RETURN_IF_ERROR(file.Read(entry, part.offset, part.bytes, to.data() + at));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 Snapshot::ReadState StateOf(const Checkpoint& checkpoint, const plan::Plan& plan) {
+  TY_CHECK(!plan.state_by_parameter(), "a checkpoint has no state of shards");
   return [&checkpoint, &plan, placed = plan::PlacedTensors(plan, plan.gradients.size())](
-             int64_t what, int64_t first, absl::Span<float> to) -> absl::Status {
-    const bool of_weights = what == Snapshot::kWeights;
-    const weights::SafetensorsFile& file = of_weights ? checkpoint.model : checkpoint.optimizer;
-    const std::string prefix = of_weights ? "" : OptimizerPrefix(plan, what);
-    const plan::ElementRange wanted = {first, first + static_cast<int64_t>(to.size())};
-    for (const plan::PlacedTensor& p : placed) {
-      const StoredBytes part = PartOf(p, wanted);
-      const bool shard = plan.tensors[plan.parameters[p.position]].shard.has_value();
-      if (part.bytes == 0 || shard) continue;  // RestoreShards
-      TY_ASSIGN_OR_RETURN(const weights::TensorEntry entry,
-                          file.Find(prefix + p.stored.name, p.stored.dims));
-      const int64_t at = std::max<int64_t>(0, p.elements.first - first);
-      TY_RETURN_IF_ERROR(file.Read(entry, part.offset, part.bytes, to.data() + at));
-    }
-    return absl::OkStatus();
+             int64_t what, int64_t first, absl::Span<float> to) {
+    return ReadPlaced(checkpoint, plan, placed, what, first, to);
   };
 }
 
@@ -119,7 +130,7 @@ absl::Status RestoreShards(const Checkpoint& checkpoint, Session& session) {
   const plan::Plan& plan = session.plan();
   std::vector<int64_t> begins;  // of parameters that are shards, among the dense gradients
   for (size_t i = 0; i < plan.gradients.size(); ++i) {
-    const bool shard = plan.tensors[plan.parameters[i]].shard.has_value();
+    const bool shard = plan.tensors[plan.parameters[i]].shard != nullptr;
     begins.push_back(shard ? plan::RunLength(plan, 0, i) : -1);
   }
   const std::vector<int64_t> of_group = plan::ByGroup(plan, begins, int64_t{-1});
@@ -142,8 +153,10 @@ absl::Status RestoreShards(const Checkpoint& checkpoint, Session& session) {
 
 absl::Status RestoreShare(const Checkpoint& checkpoint, Session& session) {
   const plan::Plan& plan = session.plan();
-  const std::vector<plan::PlacedTensor> placed = plan::PlacedTensors(plan, plan.gradients.size());
-  const Snapshot::ReadState read = StateOf(checkpoint, plan);
+  std::vector<plan::PlacedTensor> placed = plan::PlacedTensors(plan, plan.gradients.size());
+  std::erase_if(placed, [&](const plan::PlacedTensor& p) {  // RestoreShards
+    return plan.tensors[plan.parameters[p.position]].shard != nullptr;
+  });
   const auto kinds = static_cast<int64_t>(plan.optimizer_state_names.size());
   std::vector<float> values;
   for (const plan::OwnedRun& run : plan.owned) {
@@ -154,7 +167,7 @@ absl::Status RestoreShare(const Checkpoint& checkpoint, Session& session) {
            at += StateExchange::kMostInAnswer) {
         // What pads a tensor is no part of a checkpoint, and zero.
         values.assign(std::min(StateExchange::kMostInAnswer, run.elements.end - at), 0);
-        TY_RETURN_IF_ERROR(read(what, at, absl::MakeSpan(values)));
+        TY_RETURN_IF_ERROR(ReadPlaced(checkpoint, plan, placed, what, at, absl::MakeSpan(values)));
         session.Write(share, values.data(), values.size() * sizeof(float),
                       (at - run.elements.first) * sizeof(float));
         TY_RETURN_IF_ERROR(session.Synchronize());

@@ -38,7 +38,7 @@ class ShardedState {
   StateExchange exchange_;
 };
 
-// Reads the same from a checkpoint.
+// Reads the same from a checkpoint; not of a plan whose state is found by parameter.
 Snapshot::ReadState StateOf(const Checkpoint& checkpoint, const plan::Plan& plan);
 
 // Reads this rank's share of `checkpoint` into the session's arena.

@@ -304,9 +304,10 @@ absl::Status Trainer::Await(absl::FunctionRef<absl::Status()> exchange) {
 }
 
 // Averages, and copies in 16 bits that a step keeps, are made of all parameters at once, and with
-// what is uploaded for the step that stepped them. The passes of a stage wait for no bucket.
+// what is uploaded for the step that stepped them. Ranks that share a logical rank exchange within
+// its first layer, behind all that is on the lane.
 absl::Status Trainer::GatherParameters() {
-  if (stage_ || !session_.plan().gathered.empty()) return AwaitParameters();
+  if (shards_ || !session_.plan().gathered.empty()) return AwaitParameters();
   if (!std::exchange(ungathered_, false)) return absl::OkStatus();
   return across_->GatherParameters();
 }
@@ -412,6 +413,7 @@ absl::Status Trainer::CopyTo(Snapshot& snapshot, Snapshot::ReadState state) {
   const plan::Plan& plan = session_.plan();
   TY_CHECK(on_their_way() == 0, on_their_way(), " steps on their way");
   TY_CHECK(!ungathered_, "parameters are not awaited after step ", steps_done_);
+  TY_CHECK(!state || !plan.state_by_parameter(), "all state is read from ranks");
   const Snapshot::Room room = snapshot.Own();
   session_.ReadRegion(plan.parameter_region, room.parameters);
   if (!shares_) session_.ReadRegion(plan.optimizer_region, room.optimizer);
@@ -433,6 +435,7 @@ absl::Status Trainer::LendTo(Snapshot& snapshot, Snapshot::ReadState state) {
                                    .buffers = session_.HostView(plan.buffer_region)};
   if (places.parameters == nullptr) return CopyTo(snapshot, std::move(state));
   TY_CHECK(!ungathered_, "parameters are not awaited after step ", steps_done_);
+  TY_CHECK(!state || !plan.state_by_parameter(), "all state is read from ranks");
   snapshot.Borrow(places, hosted_ ? ShardsOfRanks() : nullptr);
   if (shares_ && !plan.state_by_parameter()) {
     snapshot.BorrowState(state ? std::move(state) : StateOfRanks());

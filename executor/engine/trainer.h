@@ -126,8 +126,9 @@ class Trainer {
   absl::StatusOr<std::string> FindNonFinite(const BatchSource& next);
 
   // Copies parameters, which must be awaited, optimizer state, averages and buffers to the host.
-  // `state`: where the optimizer's state is read if it is sharded; null: from all ranks, which must
-  // ServeState. So must they where this rank hosts some shards of its logical ranks alone.
+  // `state`: where the optimizer's state is read if it is sharded, and not found by parameter;
+  // null: from all ranks, which must ServeState. So must they where this rank hosts some shards of
+  // its logical ranks alone.
   absl::Status CopyTo(Snapshot& snapshot, Snapshot::ReadState state = nullptr);
 
   // As CopyTo, but without a copy where the host can read the device's memory. No step may be made
@@ -199,8 +200,9 @@ class Trainer {
   std::unique_ptr<AcrossRanks> across_;      // of a gang that shares out logical ranks
   std::optional<ShardsAcrossRanks> shards_;  // of a gang of which several ranks share each of these
   std::unique_ptr<Stage> stage_;             // of a pipeline
-  std::optional<HostedState> hosted_;        // likewise
   std::optional<ShardedState> shares_;       // of a gang whose optimizer state is sharded
+  std::optional<HostedState> hosted_;        // where several share each logical rank, or state is
+                                             // found by parameter
   kernels::Kernels copy_, begin_, clear_padding_, norm_leaves_, norm_, end_, gathered_,
       move_buffers_;
   std::vector<kernels::Kernels> zero_, micro_;  // by partial sum

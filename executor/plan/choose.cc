@@ -1,7 +1,9 @@
 #include "executor/plan/choose.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -65,10 +67,10 @@ std::vector<Alternatives> MeshesToTry(const v1::JobSpec& spec) {
   const int32_t slots = spec.resources().max_slots();
   const v1::Parallel::Shard shard = own.shard();
   const bool open = shard == v1::Parallel::SHARD_UNSPECIFIED;
-  const bool whole = open && HasNormOfShards(own);  // the state of the optimizer, by default
-  if (whole && slots > RanksInGroup(own)) meshes.push_back(WithShardedOptimizer({own}));
+  const bool keeps_all_state = open && HasNormOfShards(own);  // by default
+  if (keeps_all_state && slots > RanksInGroup(own)) meshes.push_back(WithShardedOptimizer({own}));
   if (RanksInGroup(own) > 1) return meshes;
-  if (open && !whole) {
+  if (open && !keeps_all_state) {
     for (const v1::Parallel::Shard more : {v1::Parallel::GRADIENTS, v1::Parallel::PARAMETERS}) {
       own.set_shard(more);
       meshes.push_back({own});
@@ -101,6 +103,12 @@ class Choice {
       : spec_(spec), facts_(facts), slot_bytes_(slot_bytes) {}
 
   absl::Status LookAt(const v1::Parallel& parallel) {
+    if (parallel.shard() == v1::Parallel::OPTIMIZER) {
+      v1::Parallel kept = parallel;
+      kept.clear_shard();
+      const auto least = without_state_.find(NameOf(kept));
+      if (least != without_state_.end() && least->second > slot_bytes_) return absl::OkStatus();
+    }
     v1::JobSpec asked = spec_;
     *asked.mutable_parallel() = parallel;
     absl::StatusOr<v1::JobSpec> spec = ResolveSpec(asked);
@@ -111,6 +119,7 @@ class Choice {
     const std::string needs =
         absl::StrCat(NameOf(parallel), " needs ", DescribeBytes(bytes), " a slot");
     if (bytes > slot_bytes_) {
+      without_state_[NameOf(parallel)] = bytes - plan->summary.optimizer_bytes();
       too_large_.push_back(needs);
       if (too_large_.size() == 1 || bytes < least_) {
         least_ = bytes;
@@ -163,6 +172,9 @@ class Choice {
   const int64_t slot_bytes_;
   ChosenMesh found_;
   double seconds_ = 0;  // of what was found
+  // What those that were too large need but for the optimizer's state: less is not to be had by
+  // sharing that out.
+  std::map<std::string, int64_t> without_state_;
   std::vector<std::string> too_large_, refused_;
   std::vector<std::string> fields_;  // that were told to be the reason, once each
   int64_t least_ = 0;

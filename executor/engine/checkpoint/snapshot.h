@@ -31,8 +31,8 @@ std::string AveragePrefix();
 class Snapshot {
  public:
   // Where the regions of a plan begin. Of a sharded plan the optimizer's state is that of all
-  // ranks, kind by kind, without what pads it; so are, behind parameters that are not sharded,
-  // those that are.
+  // ranks, kind by kind, without what pads it, or nothing where it is found by parameter; so are,
+  // behind parameters that are not sharded, those that are.
   struct Places {
     const char *parameters, *optimizer, *averages, *buffers;
   };
@@ -64,11 +64,11 @@ class Snapshot {
   };
   Room Own();
 
-  // From now on views show the regions at `places`, which are someone else's, and what other ranks
-  // host as `elsewhere` reads it.
+  // From now on views show the regions at `places`, which are someone else's, and what is not all
+  // here as `elsewhere` reads it.
   void Borrow(const Places& places, ReadShard elsewhere = nullptr);
 
-  // After Own: reads all that other ranks host.
+  // After Own: reads all that is not here.
   absl::Status ReadElsewhere(const ReadShard& elsewhere);
 
   // Of a sharded plan: what is sharded is read as it is written, from now on or, if there is room

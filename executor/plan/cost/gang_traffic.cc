@@ -9,10 +9,10 @@ namespace trainyard::plan {
 
 namespace {
 
-// Whether parameters that were stepped are sent while the next step reads others: not by GPUs or
-// stages, nor where something is made of all of them first.
+// Whether parameters that were stepped are sent while the next step reads others: not by GPUs, nor
+// by ranks that share a logical rank, nor where something is made of all of them first.
 bool GathersInForward(const Plan& plan) {
-  return plan.summary.device() != v1::Resources::CUDA && plan.host.stages == 1 &&
+  return plan.summary.device() != v1::Resources::CUDA && plan.host.ranks == 1 &&
          plan.gathered.empty();
 }
 

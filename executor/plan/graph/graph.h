@@ -3,7 +3,7 @@
 // A model as data: tensors with static shapes and typed ops over them. No device, no memory.
 
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
@@ -76,8 +76,9 @@ struct Tensor {
   // dims[0]. Of a shard they are the parts of the whole.
   std::vector<Part> parts = {};
 
-  // Parameters only.
-  std::optional<ShardOf> shard = std::nullopt;
+  // Parameters only; null: it is no shard. Apart, since most tensors have none, and a model that is
+  // cut into many shards has very many tensors.
+  std::shared_ptr<const ShardOf> shard = nullptr;
 
   // Parameters only: which stage of a pipeline has it (passes/stages.h).
   int64_t stage = 0;

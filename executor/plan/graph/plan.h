@@ -131,8 +131,8 @@ struct Plan {
   // alone: where nothing is sharded, and where the norm is one of shards (passes/norm_of_shards.h),
   // which is made of whole gradients.
   bool sums_for_all = true;
-  // Whether a checkpoint finds the state of each parameter by itself, in shares of the ranks that
-  // host it.
+  // Whether whoever writes a checkpoint reads the state of each parameter by itself, from the ranks
+  // that host the parameter and have shares of its state; else shares are read by element.
   bool state_by_parameter() const { return sharded && sums_for_all; }
   // Where the gradients are sharded too, those of a logical rank, of which a step has one
   // micro-batch, are no longer than it takes to hand them out: `gradients` lie among the

@@ -63,12 +63,12 @@ TensorId ShardBuilder::ParameterShard(const std::string& name, const Shard& shar
                 .kind = TensorKind::kParameter,
                 .init_std = std,
                 .parts = std::move(parts)};
-  tensor.shard = ShardOf{.whole = name,
-                         .dims = std::move(dims),
-                         .rows = std::move(rows),
-                         .cols = std::move(cols),
-                         .number = shard.number,
-                         .count = shard.count};
+  tensor.shard = std::make_shared<const ShardOf>(ShardOf{.whole = name,
+                                                         .dims = std::move(dims),
+                                                         .rows = std::move(rows),
+                                                         .cols = std::move(cols),
+                                                         .number = shard.number,
+                                                         .count = shard.count});
   return builder_.Find(std::move(tensor));
 }
 
@@ -210,10 +210,10 @@ ShardBuilder::Vocabulary ShardBuilder::Again(const Vocabulary& tokens) {
   for (const TensorId id : tokens) {
     Tensor& first = builder_.graph_.tensors[id];
     if (!first.shard) {
-      first.shard = ShardOf{.whole = first.name,
-                            .dims = first.dims,
-                            .rows = {{0, first.dims[0]}},
-                            .cols = {{0, first.dims[1]}}};
+      first.shard = std::make_shared<const ShardOf>(ShardOf{.whole = first.name,
+                                                            .dims = first.dims,
+                                                            .rows = {{0, first.dims[0]}},
+                                                            .cols = {{0, first.dims[1]}}});
     }
     Tensor second = first;
     second.name.append(" (again)");

@@ -29,7 +29,8 @@ struct StoredInShards {
 };
 
 // Of the parameters that other ranks of the group host, and of what goes with them: the state of
-// the optimizer, and averages. Where the state is found by parameter, of all of it.
+// the optimizer, and averages. Where the ranks that host a parameter have shares of its state
+// (Plan::state_by_parameter), also of all state of those that this rank hosts.
 int64_t BytesElsewhere(const Plan& plan);
 
 // A run of elements of a parameter as they lie in the parameter that is drawn: the whole.

@@ -17,14 +17,12 @@ namespace {
 // Positions in plan.of_group: behind what is whole the shards, in an order in which those of every
 // rank lie side by side, however many share them (ShardOf::HostOf).
 std::vector<size_t> OrderOfLeaves(const Plan& plan) {
-  const auto shard = [&](size_t i) -> const std::optional<ShardOf>& {
-    return plan.tensors[plan.of_group[i]].shard;
-  };
+  const auto shard = [&](size_t i) { return plan.tensors[plan.of_group[i]].shard.get(); };
   std::vector<size_t> order(plan.trained_of_group);
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    const std::optional<ShardOf>&x = shard(a), &y = shard(b);
-    if (!x || !y) return !x && y.has_value();
+    const ShardOf *x = shard(a), *y = shard(b);
+    if (x == nullptr || y == nullptr) return x == nullptr && y != nullptr;
     return (x->count - 1 - x->number) * y->count < (y->count - 1 - y->number) * x->count;
   });
   return order;

@@ -216,14 +216,17 @@ TEST_P(PipelineRun, SkipsTheSameSteps) {
     if (m.values.contains("skipped_steps")) skipped = m.values.at("skipped_steps");
   }
   EXPECT_GT(skipped, 0) << "the loss scale is too low for this test";
-  for (const Layout& layout : {Layout{.ranks = 3, .stages = 3}, Layout{.ranks = 4, .stages = 2}}) {
-    const OnRanks gang(spec, Root(layout.Words()), layout);
-    gang.ExpectOk();
-    ASSERT_FALSE(gang.seen.checkpoints.empty());
-    EXPECT_EQ(gang.seen.TrainLosses(), whole.seen.TrainLosses());
-    EXPECT_EQ(gang.seen.checkpoints.back().weights_sha256,
-              whole.seen.checkpoints.back().weights_sha256);
-    spec.mutable_parallel()->set_shard(v1::Parallel::OPTIMIZER);  // on two of each stage
+  for (const auto shard : {v1::Parallel::NONE, v1::Parallel::OPTIMIZER}) {
+    spec.mutable_parallel()->set_shard(shard);
+    for (const Layout& layout :
+         {Layout{.ranks = 3, .stages = 3}, Layout{.ranks = 4, .stages = 2}}) {
+      const OnRanks gang(spec, Root(layout.Words()), layout);
+      gang.ExpectOk();
+      ASSERT_FALSE(gang.seen.checkpoints.empty());
+      EXPECT_EQ(gang.seen.TrainLosses(), whole.seen.TrainLosses());
+      EXPECT_EQ(gang.seen.checkpoints.back().weights_sha256,
+                whole.seen.checkpoints.back().weights_sha256);
+    }
   }
 }
 

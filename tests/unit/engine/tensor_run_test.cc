@@ -251,6 +251,35 @@ TEST_P(TensorRun, HasTheSameBitsWithTheOptimizerInShares) {
   }
 }
 
+// Other ranks have other shares: each goes on from what those before it wrote.
+TEST_P(TensorRun, TakesSharesOfTheOptimizerFromAnyNumberOfRanks) {
+  v1::JobSpec spec = Spec(8, 2);
+  spec.mutable_parallel()->set_logical_ranks(4);
+  spec.mutable_training()->set_micro_batch_size(2);
+  v1::ParameterGroup& frozen = *spec.mutable_optimizer()->add_groups();
+  frozen.set_pattern("*.0.*weight");
+  frozen.set_frozen(true);
+  RecordingObserver whole;
+  MustRun(spec, "whole", whole);
+  ASSERT_FALSE(whole.checkpoints.empty());
+  spec.mutable_parallel()->set_shard(v1::Parallel::OPTIMIZER);
+  spec.mutable_checkpoint()->set_every_steps(1);
+  spec.mutable_checkpoint()->set_keep(8);
+  const OnRanks begun(spec, Root("shares"), 4, 1);
+  begun.ExpectOk();
+  ASSERT_EQ(begun.seen.checkpoints.size(), 8u);
+  WrittenCheckpoint from = begun.seen.checkpoints[0];
+  for (const auto& [ranks, sharing] : {std::pair{3, 1}, {4, 2}, {6, 2}, {1, 1}, {2, 2}}) {
+    const OnRanks gang(spec, Root("shares"), ranks, sharing,
+                       RestorePoint{.uri = from.uri, .manifest_sha256 = from.manifest_sha256});
+    gang.ExpectOk();
+    ASSERT_FALSE(gang.seen.checkpoints.empty());
+    EXPECT_EQ(gang.seen.checkpoints.back().weights_sha256, whole.checkpoints.back().weights_sha256)
+        << ranks << " ranks, " << sharing << " share";
+    from = gang.seen.checkpoints[0];  // one step later
+  }
+}
+
 // A step that overflows fp16 is skipped by all, whichever of them has the shard that overflows.
 TEST_P(TensorRun, SkipsTheSameStepsOnRanksThatShareTheShards) {
   v1::JobSpec spec = Spec(8, 4);
@@ -265,13 +294,16 @@ TEST_P(TensorRun, SkipsTheSameStepsOnRanksThatShareTheShards) {
     if (m.values.contains("skipped_steps")) skipped = m.values.at("skipped_steps");
   }
   EXPECT_GT(skipped, 0) << "the loss scale is too low for this test";
-  for (const auto& [ranks, sharing] : {std::pair{2, 2}, {4, 2}}) {
-    const OnRanks gang(spec, Root("on" + std::to_string(ranks)), ranks, sharing);
-    gang.ExpectOk();
-    ASSERT_FALSE(gang.seen.checkpoints.empty());
-    EXPECT_EQ(gang.seen.TrainLosses(), whole.TrainLosses());
-    EXPECT_EQ(gang.seen.checkpoints.back().weights_sha256, whole.checkpoints.back().weights_sha256);
-    spec.mutable_parallel()->set_shard(v1::Parallel::OPTIMIZER);
+  for (const auto shard : {v1::Parallel::NONE, v1::Parallel::OPTIMIZER}) {
+    spec.mutable_parallel()->set_shard(shard);
+    for (const auto& [ranks, sharing] : {std::pair{2, 2}, {4, 2}}) {
+      const OnRanks gang(spec, Root("on" + std::to_string(ranks)), ranks, sharing);
+      gang.ExpectOk();
+      ASSERT_FALSE(gang.seen.checkpoints.empty());
+      EXPECT_EQ(gang.seen.TrainLosses(), whole.TrainLosses());
+      EXPECT_EQ(gang.seen.checkpoints.back().weights_sha256,
+                whole.checkpoints.back().weights_sha256);
+    }
   }
 }
 
@@ -281,11 +313,14 @@ TEST_P(TensorRun, NamesWhatIsNotFiniteOnRanksThatShareTheShards) {
   spec.mutable_parallel()->set_logical_ranks(2);
   spec.mutable_schedule()->set_learning_rate(1e38);
   spec.mutable_schedule()->set_warmup_steps(0);
-  for (const auto& [ranks, sharing] : {std::pair{2, 2}, {4, 2}}) {
-    const OnRanks gang(spec, Root("on" + std::to_string(ranks)), ranks, sharing);
-    EXPECT_EQ(FaultOf(gang.ended[0]), Fault::kNumeric) << gang.ended[0];
-    EXPECT_THAT(std::string(gang.ended[0].message()), testing::HasSubstr("value "));
-    for (const absl::Status& ended : gang.ended) EXPECT_EQ(ended, gang.ended[0]);
+  for (const auto shard : {v1::Parallel::NONE, v1::Parallel::OPTIMIZER}) {
+    spec.mutable_parallel()->set_shard(shard);
+    for (const auto& [ranks, sharing] : {std::pair{2, 2}, {4, 2}, {2, 1}}) {
+      const OnRanks gang(spec, Root("on" + std::to_string(ranks)), ranks, sharing);
+      EXPECT_EQ(FaultOf(gang.ended[0]), Fault::kNumeric) << gang.ended[0];
+      EXPECT_THAT(std::string(gang.ended[0].message()), testing::HasSubstr("value "));
+      for (const absl::Status& ended : gang.ended) EXPECT_EQ(ended, gang.ended[0]);
+    }
   }
 }
 
