@@ -44,6 +44,15 @@ class YardTest(unittest.TestCase):
         self.succeed(name)
         return self.yard.final_digest(name), values_of(self.yard.metrics(name))
 
+    def steps_in(self, seconds):
+        """So many thousands of steps as take about `seconds` on this machine, at least four."""
+        took = []
+        for steps in (200, 2200):
+            begun = time.monotonic()
+            self.succeed(self.submit(steps))
+            took.append(time.monotonic() - begun)
+        return 1000 * max(4, round(2 * seconds / max(0.1, took[1] - took[0])))
+
     def test_submitted_job_trains_to_success(self):
         name = self.submit(60, every_steps=20)
         watcher = Watcher(self.yard, name)
@@ -254,7 +263,7 @@ class YardTest(unittest.TestCase):
                 env=dict(os.environ, TRAINYARD_YARD=self.yard.dir, **environment), stderr=log)
 
     def test_frozen_store_costs_no_worker_and_loses_nothing(self):
-        steps = 4000
+        steps = self.steps_in(20)  # until after a lease is over
         digest, values = self.undisturbed(steps, every_steps=1000)
         name = self.submit(steps, every_steps=1000)
         self.yard.wait_for_step(name, 20)
