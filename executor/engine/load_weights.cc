@@ -131,10 +131,10 @@ absl::StatusOr<LoadedWeights> LoadWeights(Session& session, const v1::JobSpec& s
   Sha256 sha;
   for (const weights::ReadPart& part : weights.assignment.read) {
     TY_RETURN_IF_ERROR(WithDataFault(ReadInto(session, weights, part, sha)));
-    // Where parameters are sharded, no tensor is cut into more than one piece.
     for (const plan::ShardPiece& piece : part.tensor.pieces) {
-      shares.Keep(session.plan().of_group[piece.position], piece.offset,
-                  part.tensor.stored.elements());
+      if (!session.plan().parameters_sharded) break;
+      TY_CHECK(piece.cols == piece.stride, part.tensor.stored.name, " is cut");
+      shares.Keep(session.plan().of_group[piece.position], piece.offset, piece.rows * piece.cols);
     }
   }
   return LoadedWeights{.sha256 = sha.Finish(), .summary = SummaryOf(weights)};

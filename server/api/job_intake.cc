@@ -93,6 +93,13 @@ absl::Status CheckRate(const char* field, double rate) {
   return FieldError(field, absl::StrCat(rate), "a number above 0, or 0 where it is not known");
 }
 
+v1::JobSpec WithoutAuto(const JobRecord& job) {
+  v1::JobSpec spec;
+  TY_CHECK(spec.ParseFromString(job.spec), "a spec that was just serialized");
+  spec.mutable_parallel()->clear_auto_();
+  return spec;
+}
+
 SteadyTime In(absl::Duration duration) {
   return std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(duration);
 }
@@ -139,7 +146,7 @@ absl::Status JobIntake::CheckFitsOn(const std::vector<NodeRecord>& nodes, const 
     // The fewer ranks there are, the more each holds.
     spec.mutable_resources()->set_max_slots(spec.resources().min_slots());
     return sizer_.WhatFits(spec.SerializeAsString(), facts, slot_bytes, until)
-        .value_or("a smaller training.micro_batch_size or a smaller model would fit");
+        .value_or("what would fit could not be found out now");
   });
 }
 
@@ -151,43 +158,43 @@ JobIntake::Plan JobIntake::MakePlan(JobRecord job, SteadyTime until) {
   return plan;
 }
 
-JobIntake::Plan JobIntake::ChooseMesh(JobRecord job, SteadyTime until) {
-  v1::JobSpec spec;
-  TY_CHECK(spec.ParseFromString(job.spec), "a spec that was just serialized");
-  spec.mutable_parallel()->clear_auto_();
-  SetSpec(job, spec);
-  Plan plan{.sizing = sizer_.Size(job.spec, until), .fits = absl::OkStatus(), .chosen = spec};
-  if (!plan.sizing.ok()) return plan;
-  SetSizing(job, *plan.sizing);
-  const absl::StatusOr<Nodes> nodes = ReadNodes();
-  if (!nodes.ok()) {
-    plan.fits = nodes.status();
-    return plan;
+absl::StatusOr<JobIntake::Chosen> JobIntake::ChooseMesh(JobRecord job, SteadyTime until,
+                                                        const Gone& gone) {
+  Chosen chosen{.spec = WithoutAuto(job)};
+  SetSpec(job, chosen.spec);
+  TY_ASSIGN_OR_RETURN(chosen.sizing, sizer_.Size(job.spec, until));
+  SetSizing(job, chosen.sizing);
+  TY_ASSIGN_OR_RETURN(chosen.nodes, ReadNodes());
+  const int64_t slot_bytes = LargestGangSlot(job, *chosen.nodes);
+  if (slot_bytes == 0 || chosen.spec.resources().max_slots() > kMostPlannedSlots) return chosen;
+  if (gone()) return CallerGone();
+  absl::StatusOr<plan::ChosenMesh> mesh =
+      sizer_.ChooseMesh(job.spec, chosen.sizing.facts, slot_bytes, kLongestLayoutPlanning, until);
+  if (!mesh.ok()) return Annotate(mesh.status(), "spec.parallel.auto");
+  if (mesh->fits) {
+    chosen.spec = std::move(mesh->spec);
+    chosen.sizing.summary = std::move(mesh->summary);
+    chosen.sizing.summary.set_chosen(mesh->why);
+  } else {
+    chosen.none_fits =
+        absl::StrCat("spec.parallel.auto: nothing that could be ",
+                     mesh->ended_early ? "planned in time" : "chosen", " fits; ", mesh->why);
   }
-  const int64_t slot_bytes = LargestGangSlot(job, **nodes);
-  std::string none_fits;
-  if (slot_bytes > 0 && spec.resources().max_slots() <= kMostPlannedSlots) {
-    absl::StatusOr<plan::ChosenMesh> mesh =
-        sizer_.ChooseMesh(job.spec, plan.sizing->facts, slot_bytes, kLongestLayoutPlanning, until);
-    if (!mesh.ok()) {
-      plan.fits = mesh.status();
-      return plan;
-    }
-    if (mesh->fits) {
-      SetSpec(job, mesh->spec);
-      plan.chosen = std::move(mesh->spec);
-      plan.sizing->summary = std::move(mesh->summary);
-      plan.sizing->summary.set_chosen(mesh->why);
-      SetSizing(job, *plan.sizing);
-    } else {
-      none_fits =
-          absl::StrCat("spec.parallel.auto: nothing that could be ",
-                       mesh->ended_early ? "planned in time" : "chosen", " fits; ", mesh->why);
-    }
+  return chosen;
+}
+
+JobIntake::Plan JobIntake::MakeOpenPlan(JobRecord job, SteadyTime until, const Gone& gone) {
+  absl::StatusOr<Chosen> chosen = ChooseMesh(job, until, gone);
+  if (!chosen.ok()) {
+    return {.sizing = chosen.status(), .fits = absl::OkStatus(), .chosen = WithoutAuto(job)};
   }
-  plan.fits = CheckFitsOn(**nodes, job, plan.sizing->facts, until);
-  if (!plan.fits.ok() && !none_fits.empty()) plan.fits = Annotate(plan.fits, none_fits);
-  return plan;
+  SetSpec(job, chosen->spec);
+  SetSizing(job, chosen->sizing);
+  absl::Status fits = CheckFitsOn(*chosen->nodes, job, chosen->sizing.facts, until);
+  if (!fits.ok() && !chosen->none_fits.empty()) fits = Annotate(fits, chosen->none_fits);
+  return {.sizing = std::move(chosen->sizing),
+          .fits = std::move(fits),
+          .chosen = std::move(chosen->spec)};
 }
 
 absl::StatusOr<SlotRange> JobIntake::CheckRange(const v1::ResizeJobRequest& request,
@@ -237,7 +244,8 @@ absl::StatusOr<SlotRange> JobIntake::CheckRange(const v1::ResizeJobRequest& requ
 }
 
 absl::Status JobIntake::PlanLayouts(const v1::PlanLayoutsRequest& request,
-                                    const std::string& creator, v1::PlanLayoutsResponse* response) {
+                                    const std::string& creator, const Gone& gone,
+                                    v1::PlanLayoutsResponse* response) {
   const SteadyTime until = In(kLongestPlanning);
   TY_RETURN_IF_ERROR(CheckRate("slot_flops_per_second", request.slot_flops_per_second()));
   TY_RETURN_IF_ERROR(CheckRate("link_bytes_per_second", request.link_bytes_per_second()));
@@ -247,17 +255,20 @@ absl::Status JobIntake::PlanLayouts(const v1::PlanLayoutsRequest& request,
   TY_ASSIGN_OR_RETURN(JobRecord job, CheckSubmission(submission, request.parent(), creator));
   v1::JobSpec spec;
   TY_CHECK(spec.ParseFromString(job.spec), "a spec that was just serialized");
-  absl::StatusOr<Sizing> sized;
+  std::optional<Sizing> sized;
   if (spec.parallel().auto_()) {
-    Plan plan = ChooseMesh(job, until);
-    spec = *std::move(plan.chosen);
+    TY_ASSIGN_OR_RETURN(Chosen chosen, ChooseMesh(job, until, gone));
+    spec = std::move(chosen.spec);
     SetSpec(job, spec);
-    sized = std::move(plan.sizing);
+    sized = std::move(chosen.sizing);
   }
   TY_ASSIGN_OR_RETURN(const std::vector<plan::JobLayout> asked, LayoutsAskedFor(request, spec));
-  if (!sized.ok()) sized = sizer_.Size(job.spec, until);
-  TY_ASSIGN_OR_RETURN(const Sizing sizing, std::move(sized));
+  if (!sized.has_value()) {
+    TY_ASSIGN_OR_RETURN(sized, sizer_.Size(job.spec, until));
+  }
+  const Sizing& sizing = *sized;
   SetSizing(job, sizing);
+  if (gone()) return CallerGone();
   TY_ASSIGN_OR_RETURN(const std::vector<v1::LayoutPlan> layouts,
                       sizer_.PlanLayouts(job.spec, sizing.facts, asked,
                                          {.flops_per_second = request.slot_flops_per_second(),
@@ -281,7 +292,7 @@ absl::StatusOr<v1::Job> JobIntake::Submit(const v1::SubmitJobRequest& request,
                                           const std::string& creator, const Gone& gone) {
   Row row{.request = &request};
   TY_ASSIGN_OR_RETURN(row.job, CheckSubmission(request, request.parent(), creator));
-  TY_RETURN_IF_ERROR(PlanRow(row, MakeRowPlan(row, In(kLongestPlanning))));
+  TY_RETURN_IF_ERROR(PlanRow(row, MakeRowPlan(row, In(kLongestPlanning), gone)));
   JobRecord& job = row.job;
   if (request.validate_only()) return AsIfSubmitted(std::move(job));
   if (gone()) return CallerGone();
@@ -373,9 +384,9 @@ absl::Status JobIntake::PlanRow(Row& row, const Plan& plan) {
   return absl::OkStatus();
 }
 
-JobIntake::Plan JobIntake::MakeRowPlan(const Row& row, SteadyTime until) {
+JobIntake::Plan JobIntake::MakeRowPlan(const Row& row, SteadyTime until, const Gone& gone) {
   const bool leaves_mesh = row.request->job().spec().parallel().auto_();
-  return leaves_mesh ? ChooseMesh(row.job, until) : MakePlan(row.job, until);
+  return leaves_mesh ? MakeOpenPlan(row.job, until, gone) : MakePlan(row.job, until);
 }
 
 void JobIntake::PlanBatch(std::vector<Row>& rows, const Gone& gone) {
@@ -386,7 +397,7 @@ void JobIntake::PlanBatch(std::vector<Row>& rows, const Gone& gone) {
     auto plan = plans.find(row.job.spec);
     if (plan == plans.end()) {
       if (gone()) return;
-      plan = plans.emplace(row.job.spec, MakeRowPlan(row, until)).first;
+      plan = plans.emplace(row.job.spec, MakeRowPlan(row, until, gone)).first;
     }
     const absl::Status planned = PlanRow(row, plan->second);
     row.refused = !planned.ok();

@@ -39,7 +39,7 @@ class JobIntake {
 
   // As PlanLayouts says.
   absl::Status PlanLayouts(const v1::PlanLayoutsRequest& request, const std::string& creator,
-                           v1::PlanLayoutsResponse* response);
+                           const Gone& gone, v1::PlanLayoutsResponse* response);
 
   // The range that `request` asks for, if the job may have it and could then fit: from 1 slot to as
   // many as it has logical ranks.
@@ -63,8 +63,17 @@ class JobIntake {
 
   using Nodes = std::shared_ptr<const std::vector<NodeRecord>>;
 
+  // For a job that leaves its mesh to the service.
+  struct Chosen {
+    v1::JobSpec spec;
+    Sizing sizing;
+    Nodes nodes;            // that it was chosen for
+    std::string none_fits;  // why, if none fits these: then `spec` is the job as it is
+  };
+
   Plan MakePlan(JobRecord job, SteadyTime until);
-  Plan ChooseMesh(JobRecord job, SteadyTime until);
+  absl::StatusOr<Chosen> ChooseMesh(JobRecord job, SteadyTime until, const Gone& gone);
+  Plan MakeOpenPlan(JobRecord job, SteadyTime until, const Gone& gone);
   Nodes NodesOfAMomentAgo();  // none: they were read earlier than that
   absl::StatusOr<Nodes> ReadNodes();
   absl::Status CheckFitsNodes(const JobRecord& job, const plan::DataFacts& facts, SteadyTime until);
@@ -73,7 +82,7 @@ class JobIntake {
   absl::StatusOr<JobRecord> FindEarlier(const JobRecord& job);
   absl::StatusOr<std::vector<Row>> CheckBatch(const v1::BatchSubmitJobsRequest& request,
                                               const std::string& creator);
-  Plan MakeRowPlan(const Row& row, SteadyTime until);
+  Plan MakeRowPlan(const Row& row, SteadyTime until, const Gone& gone);
   void PlanBatch(std::vector<Row>& rows, const Gone& gone);
   absl::Status PlanRow(Row& row, const Plan& plan);
   absl::Status TakeEarlierMesh(Row& row);

@@ -190,7 +190,8 @@ class JobService final : public v1::JobService::CallbackService {
   absl::Status Layouts(const grpc::CallbackServerContext& context,
                        const v1::PlanLayoutsRequest& request, v1::PlanLayoutsResponse* response) {
     TY_ASSIGN_OR_RETURN(const Principal by, Admit(context, Permission::kWriteJobs));
-    return intake_.PlanLayouts(request, by.name, response);
+    return intake_.PlanLayouts(
+        request, by.name, [&context] { return context.IsCancelled(); }, response);
   }
 
   absl::Status Get(const grpc::CallbackServerContext& context, const v1::GetJobRequest& request,

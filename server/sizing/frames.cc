@@ -135,6 +135,22 @@ helper::Answer ErrorAnswer(const absl::Status& status) {
   return answer;
 }
 
+bool Answers(const helper::Question& question, const helper::Answer& answer) {
+  switch (question.asks_case()) {
+    case helper::Question::kSize:
+      return answer.has_sizing() || (answer.unchanged() && !question.size().identity().empty());
+    case helper::Question::kWhatFits:
+      return answer.has_what_fits();
+    case helper::Question::kChooseMesh:
+      return answer.has_mesh();
+    case helper::Question::kPlanLayouts:
+      return answer.has_layouts();
+    case helper::Question::ASKS_NOT_SET:
+      break;
+  }
+  return false;
+}
+
 absl::StatusOr<helper::Answer> WithoutError(helper::Answer answer) {
   if (!answer.has_error()) return answer;
   const int32_t code = answer.error().code();

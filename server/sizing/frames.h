@@ -35,6 +35,9 @@ plan::DataFacts FromMessage(const helper::DataFacts& facts);
 
 helper::Answer ErrorAnswer(const absl::Status& status);
 
+// Whether `answer`, which is no error, is one to `question`.
+bool Answers(const helper::Question& question, const helper::Answer& answer);
+
 // `answer`, or the error that it is.
 absl::StatusOr<helper::Answer> WithoutError(helper::Answer answer);
 

@@ -109,7 +109,10 @@ int Serve(int seconds) {
     helper::Question question;
     if (!Receive(kSocket, question).ok()) return 0;  // the server is gone
     EndAfter(seconds);
-    const absl::StatusOr<helper::Answer> answer = AnswerTo(question);
+    absl::StatusOr<helper::Answer> answer = AnswerTo(question);
+    if (answer.ok() && answer->ByteSizeLong() > kLargestFrame) {
+      answer = absl::InvalidArgumentError("spec: its plan is too large to be told");
+    }
     const absl::Status sent = Send(kSocket, answer.ok() ? *answer : ErrorAnswer(answer.status()));
     EndAfter(0);
     if (!sent.ok()) return 0;

@@ -22,11 +22,22 @@ using End = SizerProcess::End;
 
 constexpr char kProgram[] = "trainyard-sizer";
 
+// Advice is a sentence of a refusal, which shall not come late for it.
+constexpr absl::Duration kLongestAdvice = absl::Seconds(5);
+// That a helper takes to start, and its answer to come.
+constexpr absl::Duration kOnTheWay = absl::Milliseconds(200);
+
 absl::StatusOr<std::string> ProgramBesideThis() {
   std::error_code error;
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
   if (error) return absl::FailedPreconditionError("cannot read /proc/self/exe");
   return (self.parent_path() / kProgram).string();
+}
+
+// How long a helper may plan that is to answer by `until`.
+double SecondsUntil(SteadyTime until, absl::Duration longest) {
+  const absl::Duration left = absl::FromChrono(until - std::chrono::steady_clock::now());
+  return absl::ToDoubleSeconds(std::max(absl::ZeroDuration(), std::min(longest, left - kOnTheWay)));
 }
 
 absl::Status Busy() {
@@ -41,37 +52,15 @@ std::string WhereItWas(const std::string& spec_bytes, const SizerProcess::Outcom
   return absl::StrCat(FieldNamedIn(spec, outcome.file), ": ", outcome.file);
 }
 
-bool Answers(const helper::Question& question, const helper::Answer& answer) {
-  switch (question.asks_case()) {
-    case helper::Question::kSize:
-      return answer.has_sizing() || (answer.unchanged() && !question.size().identity().empty());
-    case helper::Question::kWhatFits:
-      return answer.has_what_fits();
-    case helper::Question::kChooseMesh:
-      return answer.has_mesh();
-    case helper::Question::kPlanLayouts:
-      return answer.has_layouts();
-    case helper::Question::ASKS_NOT_SET:
-      break;
-  }
-  return false;
-}
-
-// What was said to `question`, if it is an answer.
-absl::StatusOr<helper::Answer> Said(const helper::Question& question,
-                                    SizerProcess::Outcome outcome) {
-  if (!outcome.answer.ok() || Answers(question, *outcome.answer)) return std::move(outcome.answer);
-  return absl::UnavailableError("the helper gave no answer that can be read");
-}
-
 // The error for a helper that did not answer in the patient lane, or crashed.
-absl::Status Failure(const SizerProcess::Outcome& outcome, const std::string& spec,
+absl::Status Failure(const SizerProcess::Outcome& outcome, const helper::Question& question,
                      const SizingLimits& limits) {
-  const std::string where = WhereItWas(spec, outcome);
-  const bool plans = outcome.plans;
+  const std::string where = WhereItWas(question.spec(), outcome);
+  const bool plans = outcome.plans || !question.has_size();
   const std::string doing = plans ? "to plan it" : "to look at it";
+  const std::string fewer = question.has_plan_layouts() ? "slots" : "slots (resources.max_slots)";
   const std::string smaller =
-      plans ? "ask for fewer slots (resources.max_slots) or a model of fewer layers"
+      plans ? absl::StrCat("ask for fewer ", fewer, " or a model of fewer layers")
             : "give the data in smaller or simpler files (token files, for a text)";
   const std::string look = "check that it is whole and what the field expects";
   switch (outcome.end) {
@@ -136,19 +125,20 @@ SteadyTime Sizer::AtMost(SteadyTime until) const {
 
 absl::StatusOr<helper::Answer> Sizer::AskHelpers(SizerLane& first, const helper::Question& question,
                                                  SteadyTime until) {
-  const std::string& spec = question.spec();
+  if (until <= std::chrono::steady_clock::now()) return Busy();
   TY_ASSIGN_OR_RETURN(SizerProcess::Outcome quick, first.Ask(question, until));
-  if (quick.end == End::kAnswered) return Said(question, std::move(quick));
-  if (quick.end == End::kCrashed) return Failure(quick, spec, first.limits());
-  absl::StatusOr<SizerProcess::Outcome> patient = patient_.Ask(question, until);
+  if (quick.end == End::kAnswered) return std::move(quick.answer);
+  if (quick.end == End::kCrashed) return Failure(quick, question, first.limits());
+  absl::StatusOr<SizerProcess::Outcome> patient = Busy();
+  if (until > std::chrono::steady_clock::now()) patient = patient_.Ask(question, until);
   const bool cut_short =
       patient.ok() && patient->end == End::kOutOfTime && std::chrono::steady_clock::now() >= until;
   if (cut_short) patient = Busy();
   if (!patient.ok()) {
-    return Annotate(patient.status(), WhereItWas(spec, quick));
+    return Annotate(patient.status(), WhereItWas(question.spec(), quick));
   }
-  if (patient->end == End::kAnswered) return Said(question, *std::move(patient));
-  return Failure(*patient, spec, patient_.limits());
+  if (patient->end == End::kAnswered) return std::move(patient->answer);
+  return Failure(*patient, question, patient_.limits());
 }
 
 absl::StatusOr<Sizing> Sizer::Look(const std::string& key, const std::string& spec,
@@ -184,20 +174,26 @@ absl::StatusOr<std::string> Sizer::WhatFits(const std::string& spec, const plan:
   question.set_spec(spec);
   *question.mutable_what_fits()->mutable_facts() = ToMessage(facts);
   question.mutable_what_fits()->set_slot_bytes(slot_bytes);
-  TY_ASSIGN_OR_RETURN(helper::Answer answer, AskHelpers(planning_, question, AtMost(until)));
+  const SteadyTime soon =
+      std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(kLongestAdvice);
+  TY_ASSIGN_OR_RETURN(SizerProcess::Outcome told,
+                      planning_.Ask(question, std::min(AtMost(until), soon)));
+  if (told.end != End::kAnswered) return Busy();
+  TY_ASSIGN_OR_RETURN(helper::Answer answer, std::move(told.answer));
   return std::move(*answer.mutable_what_fits());
 }
 
 absl::StatusOr<plan::ChosenMesh> Sizer::ChooseMesh(const std::string& spec,
                                                    const plan::DataFacts& facts, int64_t slot_bytes,
                                                    absl::Duration longest, SteadyTime until) {
+  until = AtMost(until);
   helper::Question question;
   question.set_spec(spec);
   helper::Question::ChooseMesh& asks = *question.mutable_choose_mesh();
   *asks.mutable_facts() = ToMessage(facts);
   asks.set_slot_bytes(slot_bytes);
-  asks.set_seconds(absl::ToDoubleSeconds(longest));
-  TY_ASSIGN_OR_RETURN(helper::Answer answer, AskHelpers(planning_, question, AtMost(until)));
+  asks.set_seconds(SecondsUntil(until, longest));
+  TY_ASSIGN_OR_RETURN(helper::Answer answer, AskHelpers(planning_, question, until));
   helper::Answer::Mesh& mesh = *answer.mutable_mesh();
   return plan::ChosenMesh{.fits = mesh.fits(),
                           .spec = std::move(*mesh.mutable_spec()),
@@ -210,6 +206,7 @@ absl::StatusOr<std::vector<v1::LayoutPlan>> Sizer::PlanLayouts(
     const std::string& spec, const plan::DataFacts& facts,
     const std::vector<plan::JobLayout>& layouts, const plan::Rates& rates, absl::Duration longest,
     SteadyTime until) {
+  until = AtMost(until);
   helper::Question question;
   question.set_spec(spec);
   helper::Question::PlanLayouts& asks = *question.mutable_plan_layouts();
@@ -222,8 +219,8 @@ absl::StatusOr<std::vector<v1::LayoutPlan>> Sizer::PlanLayouts(
   }
   asks.set_flops_per_second(rates.flops_per_second);
   asks.set_bytes_per_second(rates.bytes_per_second);
-  asks.set_seconds(absl::ToDoubleSeconds(longest));
-  TY_ASSIGN_OR_RETURN(const helper::Answer answer, AskHelpers(planning_, question, AtMost(until)));
+  asks.set_seconds(SecondsUntil(until, longest));
+  TY_ASSIGN_OR_RETURN(const helper::Answer answer, AskHelpers(planning_, question, until));
   const auto& plans = answer.layouts().layouts();
   return std::vector<v1::LayoutPlan>(plans.begin(), plans.end());
 }

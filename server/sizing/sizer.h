@@ -28,8 +28,9 @@ struct SizerOptions {
   // does not hold up small ones.
   int quick_helpers = 3;
   SizingLimits quick{.memory_bytes = int64_t{32} << 20, .time = absl::Seconds(5)};
-  // Planning lane: questions that look at no file, each in a helper of its own. Plans do not hold
-  // up files; what does not end within these limits is asked again in the patient lane, too.
+  // Planning lane: questions that look at no file, each in a helper of its own, so that plans do
+  // not hold up files. A mesh or layouts that do not fit these limits are asked for again in the
+  // patient lane, too; advice is not.
   int planners = 2;
   SizingLimits planning{.memory_bytes = int64_t{20} << 20, .time = absl::Seconds(10)};
   // Patient lane: one question at a time, each in a helper of its own. The memory of all lanes
@@ -59,7 +60,8 @@ class Sizer {
   absl::StatusOr<Sizing> Size(const std::string& spec, SteadyTime until = SteadyTime::max());
 
   // As the functions of these names in executor/plan, of a serialized spec and the facts of its
-  // sizing; with the errors of Size. A choice and layouts end early after `longest`.
+  // sizing; with the errors of Size. A choice and layouts end early after `longest`, or before
+  // `until`. Advice that does not come within some seconds is kUnavailable.
   absl::StatusOr<std::string> WhatFits(const std::string& spec, const plan::DataFacts& facts,
                                        int64_t slot_bytes, SteadyTime until = SteadyTime::max());
   absl::StatusOr<plan::ChosenMesh> ChooseMesh(const std::string& spec, const plan::DataFacts& facts,

@@ -164,14 +164,15 @@ SizerProcess::Outcome SizerProcess::Ask(const helper::Question& question, Steady
   const SteadyTime deadline =
       std::min(until, std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(limits_.time));
   const absl::Status answered = Exchange(question, deadline, outcome);
-  if (answered.ok()) return outcome;
+  const bool other = answered.ok() && outcome.answer.ok() && !Answers(question, *outcome.answer);
+  if (answered.ok() && !other) return outcome;
   outcome.end = absl::IsDeadlineExceeded(answered) ? End::kOutOfTime : End::kCrashed;
   std::optional<int> status;
-  if (outcome.end == End::kCrashed) status = Reap();  // it has closed its socket: it ends
+  if (outcome.end == End::kCrashed && !other) status = Reap();  // it has closed its socket: it ends
   if (!status.has_value()) {
     Kill();
     Reap();
-    outcome.how = "silence";
+    outcome.how = other ? "an answer to another question" : "silence";
     return outcome;
   }
   if (WIFEXITED(*status)) {

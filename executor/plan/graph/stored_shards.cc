@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/container/flat_hash_map.h"
+#include "storage/base/status.h"
 
 namespace trainyard::plan {
 
@@ -71,6 +72,7 @@ std::vector<StoredInShards> StoredIn(const Plan& plan, bool divided_alone) {
   for (size_t i = 0; i < plan.of_group.size(); ++i) {
     const Tensor& parameter = plan.tensors[plan.of_group[i]];
     if (divided_alone && !plan.host.Divides(parameter)) continue;
+    TY_CHECK(!parameter.dims.empty() && parameter.dims[0] > 0, parameter.name, " has no rows");
     const ShardOf whole = {.rows = {{0, parameter.dims[0]}}};
     const ShardOf& shard = parameter.shard ? *parameter.shard : whole;
     const int64_t stride = parameter.elements() / parameter.dims[0];

@@ -67,6 +67,12 @@ template <typename F>
 void ForEachRunOf(const ShardPiece& piece, const StoredInShards& tensor, int64_t first,
                   int64_t count, const F& f) {
   const int64_t all = tensor.cols(), end = first + count;
+  if (piece.cols == all && piece.stride == all) {  // its rows lie side by side
+    const int64_t origin = piece.row * all;
+    const int64_t begin = std::max(first, origin), stop = std::min(end, origin + piece.rows * all);
+    if (begin < stop) f(piece.offset + begin - origin, begin - first, stop - begin);
+    return;
+  }
   const int64_t from = std::max(piece.row, first / all);
   const int64_t to = std::min(piece.row + piece.rows, (end + all - 1) / all);
   for (int64_t row = from; row < to; ++row) {

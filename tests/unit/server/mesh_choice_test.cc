@@ -66,6 +66,8 @@ class MeshChoiceTest : public ::testing::Test {
     return gradients;
   }
 
+  explicit MeshChoiceTest(const ServerOptions& options = Rig::FastOptions()) : rig_(options) {}
+
   Rig rig_;
   std::vector<std::unique_ptr<ScriptedAgent>> agents_;
   v1::Job response_;
@@ -160,6 +162,34 @@ TEST_F(MeshChoiceTest, SaysWhatNeedsLeastWhereNothingFits) {
       status.error_message(),
       StartsWith("spec.parallel.auto: nothing that could be chosen fits; what needs least is "));
   EXPECT_THAT(status.error_message(), HasSubstr("the largest CPU slot has 1.0 MiB"));
+}
+
+// No helper is ever free to plan.
+class NobodyPlansTest : public MeshChoiceTest {
+ protected:
+  static ServerOptions Options() {
+    ServerOptions options = Rig::FastOptions();
+    options.sizer.planners = 0;
+    options.sizer.longest = absl::Milliseconds(300);
+    return options;
+  }
+  NobodyPlansTest() : MeshChoiceTest(Options()) {}
+};
+
+TEST_F(NobodyPlansTest, SaysSoInsteadOfTellingOfAnotherMesh) {
+  AddSmallSlots();
+  EXPECT_EQ(Submit(Open()).error_code(), grpc::UNAVAILABLE);
+  v1::PlanLayoutsRequest request;
+  request.set_parent("projects/default");
+  *request.mutable_job() = Open().job();
+  v1::PlanLayoutsResponse answer;
+  const grpc::Status status = rig_.jobs().PlanLayouts(Rig::Context().get(), request, &answer);
+  EXPECT_EQ(status.error_code(), grpc::UNAVAILABLE) << answer.ShortDebugString();
+  EXPECT_THAT(status.error_message(), StartsWith("spec.parallel.auto: the server is busy"));
+  // What is refused is refused all the same, only without advice.
+  const grpc::Status refused = Submit(Request(v1::Parallel::NONE));
+  EXPECT_EQ(refused.error_code(), grpc::FAILED_PRECONDITION);
+  EXPECT_THAT(refused.error_message(), HasSubstr("; what would fit could not be found out now"));
 }
 
 }  // namespace
