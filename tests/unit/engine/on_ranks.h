@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
@@ -58,5 +60,11 @@ class OnRanks {
   RecordingObserver seen;
   std::vector<absl::Status> ended;  // by rank
 };
+
+// The last of `losses`, as many as `resumed`, which went on from a checkpoint, has.
+inline std::vector<double> LastOf(const std::vector<double>& losses, const OnRanks& resumed) {
+  const size_t n = std::min(losses.size(), resumed.seen.TrainLosses().size());
+  return {losses.end() - static_cast<std::ptrdiff_t>(n), losses.end()};
+}
 
 }  // namespace trainyard::engine

@@ -83,6 +83,7 @@ TEST_P(PipelineRun, HasTheSameBitsInAnyNumberOfStages) {
     resumed.ExpectOk();
     ASSERT_FALSE(resumed.seen.checkpoints.empty());
     ExpectSame(resumed.seen.checkpoints.back(), whole.seen.checkpoints[1], "resumed");
+    EXPECT_EQ(resumed.seen.TrainLosses(), LastOf(whole.seen.TrainLosses(), resumed));
     const OnRanks begun(spec, Root(name + "begun"), {.ranks = 4, .stages = 2});
     begun.ExpectOk();
     ASSERT_EQ(begun.seen.checkpoints.size(), 2u);
@@ -93,6 +94,7 @@ TEST_P(PipelineRun, HasTheSameBitsInAnyNumberOfStages) {
     alone.ExpectOk();
     ASSERT_FALSE(alone.seen.checkpoints.empty());
     ExpectSame(alone.seen.checkpoints.back(), whole.seen.checkpoints[1], "resumed alone");
+    EXPECT_EQ(alone.seen.TrainLosses(), LastOf(whole.seen.TrainLosses(), alone));
   }
 }
 
@@ -155,6 +157,7 @@ TEST_P(PipelineRun, HasTheSameBitsWithTheOptimizerInShares) {
       resumed.ExpectOk();
       ASSERT_FALSE(resumed.seen.checkpoints.empty());
       ExpectSame(resumed.seen.checkpoints.back(), whole.seen.checkpoints[1], of + ", resumed");
+      EXPECT_EQ(resumed.seen.TrainLosses(), LastOf(whole.seen.TrainLosses(), resumed)) << of;
     }
   }
 }

@@ -189,6 +189,7 @@ TEST_P(TensorRun, HasTheSameBitsOnRanksThatShareTheShards) {
     resumed.ExpectOk();
     ASSERT_FALSE(resumed.seen.checkpoints.empty());
     expect_same(resumed.seen.checkpoints.back(), whole.checkpoints[1], "resumed");
+    EXPECT_EQ(resumed.seen.TrainLosses(), LastOf(whole.TrainLosses(), resumed));
     // One rank from what a gang wrote.
     const OnRanks begun(spec, Root(name + "begun"), 4, 2);
     begun.ExpectOk();
@@ -200,6 +201,7 @@ TEST_P(TensorRun, HasTheSameBitsOnRanksThatShareTheShards) {
     alone.ExpectOk();
     ASSERT_FALSE(alone.seen.checkpoints.empty());
     expect_same(alone.seen.checkpoints.back(), whole.checkpoints[1], "resumed alone");
+    EXPECT_EQ(alone.seen.TrainLosses(), LastOf(whole.TrainLosses(), alone));
   }
 }
 
@@ -220,10 +222,14 @@ TEST_P(TensorRun, HasTheSameBitsWithTheOptimizerInShares) {
     sharded.mutable_parallel()->set_shard(v1::Parallel::OPTIMIZER);
     const auto expect_same = [&](const OnRanks& gang, const std::string& of) {
       gang.ExpectOk();
+      // A step after the restored one shows whether the state is there; a checkpoint that the
+      // folder has already is not written again.
+      EXPECT_EQ(gang.seen.TrainLosses(), LastOf(whole.TrainLosses(), gang)) << of;
       ASSERT_FALSE(gang.seen.checkpoints.empty()) << of;
       for (size_t i = 0; i < gang.seen.checkpoints.size(); ++i) {
         const WrittenCheckpoint& expected =
             whole.checkpoints[i + whole.checkpoints.size() - gang.seen.checkpoints.size()];
+        EXPECT_EQ(gang.seen.checkpoints[i].weights_sha256, expected.weights_sha256) << of;
         for (const char* file :
              {"model.safetensors", "ema.safetensors", "trainer_state/optimizer.safetensors"}) {
           EXPECT_FALSE(FileOf(expected, file).empty()) << file;
@@ -274,7 +280,7 @@ TEST_P(TensorRun, TakesSharesOfTheOptimizerFromAnyNumberOfRanks) {
                        RestorePoint{.uri = from.uri, .manifest_sha256 = from.manifest_sha256});
     gang.ExpectOk();
     ASSERT_FALSE(gang.seen.checkpoints.empty());
-    EXPECT_EQ(gang.seen.checkpoints.back().weights_sha256, whole.checkpoints.back().weights_sha256)
+    EXPECT_EQ(gang.seen.TrainLosses(), LastOf(whole.TrainLosses(), gang))
         << ranks << " ranks, " << sharing << " share";
     from = gang.seen.checkpoints[0];  // one step later
   }
