@@ -82,7 +82,7 @@ set(TRAINYARD_LAYERS
   "executor/worker|executor/engine/ executor/plan/ executor/data/ executor/run/ kernels/device.h kernels/libraries.h storage/base/ storage/objects/ proto/text/ trainyard/v1/spec.pb.h trainyard/v1/run.pb.h trainyard/v1/resources.pb.h"
   "executor/agent|executor/run/ storage/base/ trainyard/v1/"
   "server|storage/ trainyard/v1/ executor/plan/"
-  "server/sizing|storage/base/ trainyard/v1/spec.pb.h trainyard/helper/ executor/plan/ executor/data/ executor/weights/"
+  "server/sizing|storage/base/ trainyard/v1/spec.pb.h trainyard/sizing/ executor/plan/ executor/data/ executor/weights/"
   "clients|storage/base/ trainyard/v1/ proto/text/")
 
 # Third-party headers that only some folders may see: prefix of the include path | folders.

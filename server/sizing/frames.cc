@@ -94,8 +94,8 @@ absl::Status Receive(int socket, google::protobuf::MessageLite& message, SteadyT
   return absl::UnavailableError("the other end is of another build");
 }
 
-helper::DataFacts ToMessage(const plan::DataFacts& facts) {
-  helper::DataFacts message;
+sizing::DataFacts ToMessage(const plan::DataFacts& facts) {
+  sizing::DataFacts message;
   message.set_kind(static_cast<int32_t>(facts.kind));
   message.set_height(facts.height);
   message.set_width(facts.width);
@@ -112,7 +112,7 @@ helper::DataFacts ToMessage(const plan::DataFacts& facts) {
   return message;
 }
 
-plan::DataFacts FromMessage(const helper::DataFacts& facts) {
+plan::DataFacts FromMessage(const sizing::DataFacts& facts) {
   return {.kind = static_cast<plan::DataFacts::Kind>(facts.kind()),
           .height = facts.height(),
           .width = facts.width(),
@@ -128,30 +128,30 @@ plan::DataFacts FromMessage(const helper::DataFacts& facts) {
           .bytes_per_thread = facts.bytes_per_thread()};
 }
 
-helper::Answer ErrorAnswer(const absl::Status& status) {
-  helper::Answer answer;
+sizing::Answer ErrorAnswer(const absl::Status& status) {
+  sizing::Answer answer;
   answer.mutable_error()->set_code(static_cast<int32_t>(status.code()));
   answer.mutable_error()->set_message(std::string(status.message().substr(0, 65536)));
   return answer;
 }
 
-bool Answers(const helper::Question& question, const helper::Answer& answer) {
+bool Answers(const sizing::Question& question, const sizing::Answer& answer) {
   switch (question.asks_case()) {
-    case helper::Question::kSize:
+    case sizing::Question::kSize:
       return answer.has_sizing() || (answer.unchanged() && !question.size().identity().empty());
-    case helper::Question::kWhatFits:
+    case sizing::Question::kWhatFits:
       return answer.has_what_fits();
-    case helper::Question::kChooseMesh:
+    case sizing::Question::kChooseMesh:
       return answer.has_mesh();
-    case helper::Question::kPlanLayouts:
+    case sizing::Question::kPlanLayouts:
       return answer.has_layouts();
-    case helper::Question::ASKS_NOT_SET:
+    case sizing::Question::ASKS_NOT_SET:
       break;
   }
   return false;
 }
 
-absl::StatusOr<helper::Answer> WithoutError(helper::Answer answer) {
+absl::StatusOr<sizing::Answer> WithoutError(sizing::Answer answer) {
   if (!answer.has_error()) return answer;
   const int32_t code = answer.error().code();
   if (code <= 0 || code > static_cast<int32_t>(absl::StatusCode::kUnauthenticated)) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// What server and helper say to each other through a socket (trainyard/helper/helper.proto): the
+// What server and helper say to each other through a socket (trainyard/sizing/sizer.proto): the
 // server asks; the helper tells of each file before it looks at it or opens it, and ends with an
 // answer or an error.
 
@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "executor/plan/spec/facts.h"
-#include "trainyard/helper/helper.pb.h"
+#include "trainyard/sizing/sizer.pb.h"
 
 namespace trainyard {
 
@@ -30,15 +30,15 @@ absl::Status Receive(int socket, google::protobuf::MessageLite& message,
 
 inline constexpr char kNoFiles[] = "no files";  // an identity that always holds
 
-helper::DataFacts ToMessage(const plan::DataFacts& facts);
-plan::DataFacts FromMessage(const helper::DataFacts& facts);
+sizing::DataFacts ToMessage(const plan::DataFacts& facts);
+plan::DataFacts FromMessage(const sizing::DataFacts& facts);
 
-helper::Answer ErrorAnswer(const absl::Status& status);
+sizing::Answer ErrorAnswer(const absl::Status& status);
 
 // Whether `answer`, which is no error, is one to `question`.
-bool Answers(const helper::Question& question, const helper::Answer& answer);
+bool Answers(const sizing::Question& question, const sizing::Answer& answer);
 
 // `answer`, or the error that it is.
-absl::StatusOr<helper::Answer> WithoutError(helper::Answer answer);
+absl::StatusOr<sizing::Answer> WithoutError(sizing::Answer answer);
 
 }  // namespace trainyard

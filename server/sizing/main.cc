@@ -58,13 +58,13 @@ std::vector<std::string>& LookedAt() {
 
 void TellOfOpen(const std::string& path) {
   LookedAt().push_back(path);
-  helper::Answer next;
+  sizing::Answer next;
   next.set_looks_at(path);
   Send(kSocket, next).IgnoreError();
 }
 
 void TellOfPlanning() {
-  helper::Answer next;
+  sizing::Answer next;
   next.set_plans(true);
   Send(kSocket, next).IgnoreError();
 }
@@ -75,12 +75,12 @@ bool LookedAtNoOthers(const std::vector<std::string>& paths) {
                      [&](const std::string& path) { return named.count(path) > 0; });
 }
 
-absl::StatusOr<helper::Answer> Size(const v1::JobSpec& spec, const std::string& known) {
+absl::StatusOr<sizing::Answer> Size(const v1::JobSpec& spec, const std::string& known) {
   LookedAt().clear();
   const std::optional<std::vector<std::string>> files = FilesNamedBy(spec);
   const auto identity = [&] { return files.has_value() ? IdentityOf(*files) : std::nullopt; };
   const std::optional<std::string> before = identity();
-  helper::Answer answer;
+  sizing::Answer answer;
   if (before.has_value() && *before == known) {
     answer.set_unchanged(true);
     return answer;
@@ -94,7 +94,7 @@ absl::StatusOr<helper::Answer> Size(const v1::JobSpec& spec, const std::string& 
   return answer;
 }
 
-absl::StatusOr<helper::Answer> AnswerTo(const helper::Question& question) {
+absl::StatusOr<sizing::Answer> AnswerTo(const sizing::Question& question) {
   v1::JobSpec spec;
   if (!spec.ParseFromString(question.spec())) {
     return absl::InternalError("the spec cannot be read again");
@@ -106,10 +106,10 @@ absl::StatusOr<helper::Answer> AnswerTo(const helper::Question& question) {
 
 int Serve(int seconds) {
   for (;;) {
-    helper::Question question;
+    sizing::Question question;
     if (!Receive(kSocket, question).ok()) return 0;  // the server is gone
     EndAfter(seconds);
-    absl::StatusOr<helper::Answer> answer = AnswerTo(question);
+    absl::StatusOr<sizing::Answer> answer = AnswerTo(question);
     if (answer.ok() && answer->ByteSizeLong() > kLargestFrame) {
       answer = absl::InvalidArgumentError("spec: its plan is too large to be told");
     }

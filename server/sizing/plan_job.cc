@@ -19,19 +19,19 @@ auto After(double seconds) {
   return [end] { return std::chrono::steady_clock::now() > end; };
 }
 
-helper::Answer Plan(const v1::JobSpec& spec, const helper::Question::WhatFits& asked) {
-  helper::Answer answer;
+sizing::Answer Plan(const v1::JobSpec& spec, const sizing::Question::WhatFits& asked) {
+  sizing::Answer answer;
   answer.set_what_fits(plan::WhatFits(spec, FromMessage(asked.facts()), asked.slot_bytes()));
   return answer;
 }
 
-absl::StatusOr<helper::Answer> Plan(const v1::JobSpec& spec,
-                                    const helper::Question::ChooseMesh& asked) {
+absl::StatusOr<sizing::Answer> Plan(const v1::JobSpec& spec,
+                                    const sizing::Question::ChooseMesh& asked) {
   TY_ASSIGN_OR_RETURN(plan::ChosenMesh chosen,
                       plan::ChooseMesh(spec, FromMessage(asked.facts()), asked.slot_bytes(),
                                        After(asked.seconds())));
-  helper::Answer answer;
-  helper::Answer::Mesh& mesh = *answer.mutable_mesh();
+  sizing::Answer answer;
+  sizing::Answer::Mesh& mesh = *answer.mutable_mesh();
   mesh.set_fits(chosen.fits);
   *mesh.mutable_spec() = std::move(chosen.spec);
   *mesh.mutable_summary() = std::move(chosen.summary);
@@ -40,10 +40,10 @@ absl::StatusOr<helper::Answer> Plan(const v1::JobSpec& spec,
   return answer;
 }
 
-absl::StatusOr<helper::Answer> Plan(const v1::JobSpec& spec,
-                                    const helper::Question::PlanLayouts& asked) {
+absl::StatusOr<sizing::Answer> Plan(const v1::JobSpec& spec,
+                                    const sizing::Question::PlanLayouts& asked) {
   std::vector<plan::JobLayout> layouts;
-  for (const helper::Layout& layout : asked.layouts()) {
+  for (const sizing::Layout& layout : asked.layouts()) {
     layouts.push_back({.slots = layout.slots(),
                        .group = {.tensor = layout.tensor(), .pipeline = layout.pipeline()}});
   }
@@ -52,23 +52,23 @@ absl::StatusOr<helper::Answer> Plan(const v1::JobSpec& spec,
                                         {.flops_per_second = asked.flops_per_second(),
                                          .bytes_per_second = asked.bytes_per_second()},
                                         After(asked.seconds())));
-  helper::Answer answer;
+  sizing::Answer answer;
   answer.mutable_layouts()->mutable_layouts()->Assign(plans.begin(), plans.end());
   return answer;
 }
 
 }  // namespace
 
-absl::StatusOr<helper::Answer> PlanJob(const v1::JobSpec& spec, const helper::Question& question) {
+absl::StatusOr<sizing::Answer> PlanJob(const v1::JobSpec& spec, const sizing::Question& question) {
   switch (question.asks_case()) {
-    case helper::Question::kWhatFits:
+    case sizing::Question::kWhatFits:
       return Plan(spec, question.what_fits());
-    case helper::Question::kChooseMesh:
+    case sizing::Question::kChooseMesh:
       return Plan(spec, question.choose_mesh());
-    case helper::Question::kPlanLayouts:
+    case sizing::Question::kPlanLayouts:
       return Plan(spec, question.plan_layouts());
-    case helper::Question::kSize:
-    case helper::Question::ASKS_NOT_SET:
+    case sizing::Question::kSize:
+    case sizing::Question::ASKS_NOT_SET:
       break;
   }
   return absl::InternalError("the question cannot be read");

@@ -53,7 +53,7 @@ std::string WhereItWas(const std::string& spec_bytes, const SizerProcess::Outcom
 }
 
 // The error for a helper that did not answer in the patient lane, or crashed.
-absl::Status Failure(const SizerProcess::Outcome& outcome, const helper::Question& question,
+absl::Status Failure(const SizerProcess::Outcome& outcome, const sizing::Question& question,
                      const SizingLimits& limits) {
   const std::string where = WhereItWas(question.spec(), outcome);
   const bool plans = outcome.plans || !question.has_size();
@@ -123,7 +123,7 @@ SteadyTime Sizer::AtMost(SteadyTime until) const {
                   std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(options_.longest));
 }
 
-absl::StatusOr<helper::Answer> Sizer::AskHelpers(SizerLane& first, const helper::Question& question,
+absl::StatusOr<sizing::Answer> Sizer::AskHelpers(SizerLane& first, const sizing::Question& question,
                                                  SteadyTime until) {
   if (until <= std::chrono::steady_clock::now()) return Busy();
   TY_ASSIGN_OR_RETURN(SizerProcess::Outcome quick, first.Ask(question, until));
@@ -144,16 +144,16 @@ absl::StatusOr<helper::Answer> Sizer::AskHelpers(SizerLane& first, const helper:
 absl::StatusOr<Sizing> Sizer::Look(const std::string& key, const std::string& spec,
                                    SteadyTime until) {
   const std::shared_ptr<const KnownSizing> known = cache_.Find(key);
-  helper::Question question;
+  sizing::Question question;
   question.set_spec(spec);
   question.mutable_size()->set_identity(known == nullptr ? "" : known->identity);
-  absl::StatusOr<helper::Answer> answer = AskHelpers(quick_, question, until);
+  absl::StatusOr<sizing::Answer> answer = AskHelpers(quick_, question, until);
   if (answer.ok() && answer->unchanged() && known != nullptr) return known->sizing;
   // kUnavailable: no helper looked at the files in time, so the kept sizing may still hold.
   if (!absl::IsUnavailable(answer.status())) cache_.Remove(key);
   TY_RETURN_IF_ERROR(answer.status());
   ++made_;
-  helper::Answer::Sizing& made = *answer->mutable_sizing();
+  sizing::Answer::Sizing& made = *answer->mutable_sizing();
   Sizing sizing{.facts = FromMessage(made.facts()), .summary = std::move(*made.mutable_summary())};
   if (!made.identity().empty()) cache_.Put(key, {sizing, made.identity()});
   return sizing;
@@ -170,7 +170,7 @@ absl::StatusOr<Sizing> Sizer::Size(const std::string& spec, SteadyTime until) {
 
 absl::StatusOr<std::string> Sizer::WhatFits(const std::string& spec, const plan::DataFacts& facts,
                                             int64_t slot_bytes, SteadyTime until) {
-  helper::Question question;
+  sizing::Question question;
   question.set_spec(spec);
   *question.mutable_what_fits()->mutable_facts() = ToMessage(facts);
   question.mutable_what_fits()->set_slot_bytes(slot_bytes);
@@ -179,7 +179,7 @@ absl::StatusOr<std::string> Sizer::WhatFits(const std::string& spec, const plan:
   TY_ASSIGN_OR_RETURN(SizerProcess::Outcome told,
                       planning_.Ask(question, std::min(AtMost(until), soon)));
   if (told.end != End::kAnswered) return Busy();
-  TY_ASSIGN_OR_RETURN(helper::Answer answer, std::move(told.answer));
+  TY_ASSIGN_OR_RETURN(sizing::Answer answer, std::move(told.answer));
   return std::move(*answer.mutable_what_fits());
 }
 
@@ -187,14 +187,14 @@ absl::StatusOr<plan::ChosenMesh> Sizer::ChooseMesh(const std::string& spec,
                                                    const plan::DataFacts& facts, int64_t slot_bytes,
                                                    absl::Duration longest, SteadyTime until) {
   until = AtMost(until);
-  helper::Question question;
+  sizing::Question question;
   question.set_spec(spec);
-  helper::Question::ChooseMesh& asks = *question.mutable_choose_mesh();
+  sizing::Question::ChooseMesh& asks = *question.mutable_choose_mesh();
   *asks.mutable_facts() = ToMessage(facts);
   asks.set_slot_bytes(slot_bytes);
   asks.set_seconds(SecondsUntil(until, longest));
-  TY_ASSIGN_OR_RETURN(helper::Answer answer, AskHelpers(planning_, question, until));
-  helper::Answer::Mesh& mesh = *answer.mutable_mesh();
+  TY_ASSIGN_OR_RETURN(sizing::Answer answer, AskHelpers(planning_, question, until));
+  sizing::Answer::Mesh& mesh = *answer.mutable_mesh();
   return plan::ChosenMesh{.fits = mesh.fits(),
                           .spec = std::move(*mesh.mutable_spec()),
                           .summary = std::move(*mesh.mutable_summary()),
@@ -207,12 +207,12 @@ absl::StatusOr<std::vector<v1::LayoutPlan>> Sizer::PlanLayouts(
     const std::vector<plan::JobLayout>& layouts, const plan::Rates& rates, absl::Duration longest,
     SteadyTime until) {
   until = AtMost(until);
-  helper::Question question;
+  sizing::Question question;
   question.set_spec(spec);
-  helper::Question::PlanLayouts& asks = *question.mutable_plan_layouts();
+  sizing::Question::PlanLayouts& asks = *question.mutable_plan_layouts();
   *asks.mutable_facts() = ToMessage(facts);
   for (const plan::JobLayout& layout : layouts) {
-    helper::Layout& one = *asks.add_layouts();
+    sizing::Layout& one = *asks.add_layouts();
     one.set_slots(layout.slots);
     one.set_tensor(layout.group.tensor);
     one.set_pipeline(layout.group.pipeline);
@@ -220,7 +220,7 @@ absl::StatusOr<std::vector<v1::LayoutPlan>> Sizer::PlanLayouts(
   asks.set_flops_per_second(rates.flops_per_second);
   asks.set_bytes_per_second(rates.bytes_per_second);
   asks.set_seconds(SecondsUntil(until, longest));
-  TY_ASSIGN_OR_RETURN(const helper::Answer answer, AskHelpers(planning_, question, until));
+  TY_ASSIGN_OR_RETURN(const sizing::Answer answer, AskHelpers(planning_, question, until));
   const auto& plans = answer.layouts().layouts();
   return std::vector<v1::LayoutPlan>(plans.begin(), plans.end());
 }

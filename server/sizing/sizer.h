@@ -86,7 +86,7 @@ class Sizer {
 
   absl::StatusOr<Sizing> Look(const std::string& key, const std::string& spec, SteadyTime until);
   // Asks in `first`, and where its limits are too narrow in the patient lane.
-  absl::StatusOr<helper::Answer> AskHelpers(SizerLane& first, const helper::Question& question,
+  absl::StatusOr<sizing::Answer> AskHelpers(SizerLane& first, const sizing::Question& question,
                                             SteadyTime until);
   SteadyTime AtMost(SteadyTime until) const;
 

@@ -78,7 +78,7 @@ void SizerLane::GiveBack(SizerProcess* process, bool answered) {
   if (next.ok() && *next != nullptr && !stopped_) idle_.push_back(*std::move(next));
 }
 
-absl::StatusOr<SizerProcess::Outcome> SizerLane::Ask(const helper::Question& question,
+absl::StatusOr<SizerProcess::Outcome> SizerLane::Ask(const sizing::Question& question,
                                                      SteadyTime until) {
   TY_ASSIGN_OR_RETURN(SizerProcess* const process, Take(until));
   SizerProcess::Outcome outcome = process->Ask(question, until);

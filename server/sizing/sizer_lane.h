@@ -29,7 +29,7 @@ class SizerLane {
 
   // Asks a helper, once one is free. kUnavailable: none became free before `until`, none can be
   // started, or the lane is stopped. An answer that takes longer than `until` is kOutOfTime, too.
-  absl::StatusOr<SizerProcess::Outcome> Ask(const helper::Question& question, SteadyTime until);
+  absl::StatusOr<SizerProcess::Outcome> Ask(const sizing::Question& question, SteadyTime until);
 
   // Ends all helpers, and questions under way as kUnavailable. Idempotent.
   void Stop();

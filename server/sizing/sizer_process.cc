@@ -143,11 +143,11 @@ std::optional<int> SizerProcess::Reap() {
   return status;
 }
 
-absl::Status SizerProcess::Exchange(const helper::Question& question, SteadyTime deadline,
+absl::Status SizerProcess::Exchange(const sizing::Question& question, SteadyTime deadline,
                                     Outcome& outcome) {
   TY_RETURN_IF_ERROR(Send(socket_.get(), question, deadline));
   for (;;) {
-    helper::Answer answer;
+    sizing::Answer answer;
     TY_RETURN_IF_ERROR(Receive(socket_.get(), answer, deadline));
     const bool told = answer.has_looks_at() || answer.has_plans();
     if (!told) {
@@ -159,7 +159,7 @@ absl::Status SizerProcess::Exchange(const helper::Question& question, SteadyTime
   }
 }
 
-SizerProcess::Outcome SizerProcess::Ask(const helper::Question& question, SteadyTime until) {
+SizerProcess::Outcome SizerProcess::Ask(const sizing::Question& question, SteadyTime until) {
   Outcome outcome;
   const SteadyTime deadline =
       std::min(until, std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(limits_.time));

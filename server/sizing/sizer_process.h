@@ -34,7 +34,7 @@ class SizerProcess {
   };
   struct Outcome {
     End end = End::kAnswered;
-    absl::StatusOr<helper::Answer> answer = absl::UnknownError("no answer");
+    absl::StatusOr<sizing::Answer> answer = absl::UnknownError("no answer");
     std::string file;    // that it was looking at; empty: none
     bool plans = false;  // it was planning
     std::string how;     // how it crashed: "signal 11 (Segmentation fault)"
@@ -42,7 +42,7 @@ class SizerProcess {
 
   // Asks, and returns within the time of the limits, or by `until` if that is sooner, and a little
   // more. After any end but kAnswered the helper cannot be asked again.
-  Outcome Ask(const helper::Question& question, SteadyTime until = SteadyTime::max());
+  Outcome Ask(const sizing::Question& question, SteadyTime until = SteadyTime::max());
 
   // Kills it: whoever asks gets kKilled. Thread-safe.
   void Kill();
@@ -52,7 +52,7 @@ class SizerProcess {
  private:
   SizerProcess(pid_t pid, FileDescriptor socket, const SizingLimits& limits);
   // Fills in `outcome`'s answer and what it did last; an error: it did not answer.
-  absl::Status Exchange(const helper::Question& question, SteadyTime deadline, Outcome& outcome);
+  absl::Status Exchange(const sizing::Question& question, SteadyTime deadline, Outcome& outcome);
   // Waits for its end and returns the wait status; nullopt when it does not end within a second.
   std::optional<int> Reap();
 
