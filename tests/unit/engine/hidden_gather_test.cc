@@ -21,6 +21,7 @@
 #include "tests/unit/engine/engine_fixture.h"
 #include "tests/unit/engine/in_threads.h"
 #include "tests/unit/engine/parallel/gang.h"
+#include "tests/unit/engine/wrapped_communicator.h"
 #include "tests/unit/engine/wrapped_cpu.h"
 
 namespace trainyard::engine {
@@ -147,31 +148,23 @@ class WatchedCpu : public WrappedCpu {
   Arrivals& arrivals_;
 };
 
-class HoldingCommunicator : public Communicator {
+class HoldingCommunicator : public WrappedCommunicator {
  public:
   // Calls `at_bucket`, unless it is null, with the number of each bucket of parameters before that
   // is exchanged.
   HoldingCommunicator(Communicator& real, Arrivals& arrivals,
                       std::function<void(int64_t)> at_bucket = nullptr)
-      : real_(real), arrivals_(arrivals), at_bucket_(std::move(at_bucket)) {}
+      : WrappedCommunicator(real), arrivals_(arrivals), at_bucket_(std::move(at_bucket)) {}
 
-  int rank() const override { return real_.rank(); }
-  int size() const override { return real_.size(); }
   absl::Status Exchange(absl::Span<const Transfer> transfers) override {
     const int64_t number = arrivals_.Hold(transfers);
     if (number >= 0 && at_bucket_) at_bucket_(number);
-    const absl::Status exchanged = real_.Exchange(transfers);
+    const absl::Status exchanged = WrappedCommunicator::Exchange(transfers);
     if (exchanged.ok()) arrivals_.Arrived(number);
     return exchanged;
   }
-  void Abort(absl::Status why) override { real_.Abort(std::move(why)); }
-  absl::Status Failure() const override { return real_.Failure(); }
-  std::string name(int rank) const override { return real_.name(rank); }
-  void SetPatience(absl::Duration patience) override { real_.SetPatience(patience); }
-  int64_t bytes_sent() const override { return real_.bytes_sent(); }
 
  private:
-  Communicator& real_;
   Arrivals& arrivals_;
   const std::function<void(int64_t)> at_bucket_;
 };

@@ -14,6 +14,7 @@
 #include "executor/engine/fault.h"
 #include "kernels/device.h"
 #include "tests/unit/engine/in_threads.h"
+#include "tests/unit/engine/wrapped_communicator.h"
 
 namespace trainyard::engine {
 namespace {
@@ -234,27 +235,20 @@ TEST(MeasureLinks, RankZeroHasTheRateOfEachLink) {
 }
 
 // Of which the link to one rank moves about 5 MB a second.
-class SlowLinkCommunicator : public Communicator {
+class SlowLinkCommunicator : public WrappedCommunicator {
  public:
-  SlowLinkCommunicator(Communicator& real, int slow_peer) : real_(real), slow_peer_(slow_peer) {}
+  SlowLinkCommunicator(Communicator& real, int slow_peer)
+      : WrappedCommunicator(real), slow_peer_(slow_peer) {}
 
-  int rank() const override { return real_.rank(); }
-  int size() const override { return real_.size(); }
   absl::Status Exchange(absl::Span<const Transfer> transfers) override {
     for (const Transfer& transfer : transfers) {
       if (transfer.peer != slow_peer_) continue;
       absl::SleepFor(absl::Nanoseconds(200) * static_cast<int64_t>(transfer.send.size()));
     }
-    return real_.Exchange(transfers);
+    return WrappedCommunicator::Exchange(transfers);
   }
-  void Abort(absl::Status why) override { real_.Abort(std::move(why)); }
-  absl::Status Failure() const override { return real_.Failure(); }
-  std::string name(int rank) const override { return real_.name(rank); }
-  void SetPatience(absl::Duration patience) override { real_.SetPatience(patience); }
-  int64_t bytes_sent() const override { return real_.bytes_sent(); }
 
  private:
-  Communicator& real_;
   const int slow_peer_;
 };
 

@@ -40,6 +40,25 @@ class PipelineRun : public testing::TestWithParam<Family> {
     }
   }
 
+  // Losses, evaluations and every checkpoint.
+  static void ExpectSameRun(const OnRanks& gang, const OnRanks& whole, const std::string& of) {
+    gang.ExpectOk();
+    EXPECT_EQ(gang.seen.TrainLosses(), whole.seen.TrainLosses()) << of;
+    EXPECT_EQ(gang.seen.Evaluations(), whole.seen.Evaluations()) << of;
+    ASSERT_EQ(gang.seen.checkpoints.size(), whole.seen.checkpoints.size()) << of;
+    for (size_t i = 0; i < whole.seen.checkpoints.size(); ++i) {
+      ExpectSame(gang.seen.checkpoints[i], whole.seen.checkpoints[i], of);
+    }
+  }
+
+  // What a gang wrote that went on after the first of two checkpoints of `whole`.
+  static void ExpectSameEnd(const OnRanks& resumed, const OnRanks& whole, const std::string& of) {
+    resumed.ExpectOk();
+    ASSERT_FALSE(resumed.seen.checkpoints.empty()) << of;
+    ExpectSame(resumed.seen.checkpoints.back(), whole.seen.checkpoints[1], of);
+    EXPECT_EQ(resumed.seen.TrainLosses(), LastOf(whole.seen.TrainLosses(), resumed)) << of;
+  }
+
   void ExpectSameWeights(const v1::JobSpec& spec, const Layout& layout) const {
     const OnRanks whole(spec, Root("whole"), Layout{}), gang(spec, Root("gang"), layout);
     gang.ExpectOk();
@@ -67,23 +86,14 @@ TEST_P(PipelineRun, HasTheSameBitsInAnyNumberOfStages) {
                                  Layout{.ranks = 4, .stages = 2}, Layout{.ranks = 2}}) {
       const std::string of = layout.Words();
       const OnRanks gang(spec, Root(name + of), layout);
-      gang.ExpectOk();
-      EXPECT_EQ(gang.seen.TrainLosses(), whole.seen.TrainLosses()) << of;
-      EXPECT_EQ(gang.seen.Evaluations(), whole.seen.Evaluations()) << of;
-      ASSERT_EQ(gang.seen.checkpoints.size(), 2u) << of;
-      for (const size_t i : {0, 1}) {
-        ExpectSame(gang.seen.checkpoints[i], whole.seen.checkpoints[i], of);
-      }
+      ExpectSameRun(gang, whole, of);
     }
     // From the middle, on another layout, and alone from what a gang wrote.
     const WrittenCheckpoint& middle = whole.seen.checkpoints[0];
     const OnRanks resumed(
         spec, Root(name), {.ranks = 3, .stages = 3},
         RestorePoint{.uri = middle.uri, .manifest_sha256 = middle.manifest_sha256});
-    resumed.ExpectOk();
-    ASSERT_FALSE(resumed.seen.checkpoints.empty());
-    ExpectSame(resumed.seen.checkpoints.back(), whole.seen.checkpoints[1], "resumed");
-    EXPECT_EQ(resumed.seen.TrainLosses(), LastOf(whole.seen.TrainLosses(), resumed));
+    ExpectSameEnd(resumed, whole, "resumed");
     const OnRanks begun(spec, Root(name + "begun"), {.ranks = 4, .stages = 2});
     begun.ExpectOk();
     ASSERT_EQ(begun.seen.checkpoints.size(), 2u);
@@ -91,10 +101,7 @@ TEST_P(PipelineRun, HasTheSameBitsInAnyNumberOfStages) {
     const OnRanks alone(
         spec, Root(name + "begun"), Layout{},
         RestorePoint{.uri = of_gang.uri, .manifest_sha256 = of_gang.manifest_sha256});
-    alone.ExpectOk();
-    ASSERT_FALSE(alone.seen.checkpoints.empty());
-    ExpectSame(alone.seen.checkpoints.back(), whole.seen.checkpoints[1], "resumed alone");
-    EXPECT_EQ(alone.seen.TrainLosses(), LastOf(whole.seen.TrainLosses(), alone));
+    ExpectSameEnd(alone, whole, "resumed alone");
   }
 }
 
@@ -115,11 +122,7 @@ TEST_P(PipelineRun, HasTheSameBitsWithShards) {
           Layout{.ranks = 8, .sharing = 2, .stages = 2}, Layout{.ranks = 2, .stages = 2}}) {
       const std::string of = layout.Words();
       const OnRanks gang(spec, Root(name + of), layout);
-      gang.ExpectOk();
-      EXPECT_EQ(gang.seen.TrainLosses(), whole.seen.TrainLosses()) << of;
-      EXPECT_EQ(gang.seen.Evaluations(), whole.seen.Evaluations()) << of;
-      ASSERT_FALSE(gang.seen.checkpoints.empty()) << of;
-      ExpectSame(gang.seen.checkpoints.back(), whole.seen.checkpoints.back(), of);
+      ExpectSameRun(gang, whole, of);
     }
   }
 }
@@ -143,21 +146,12 @@ TEST_P(PipelineRun, HasTheSameBitsWithTheOptimizerInShares) {
           Layout{.ranks = 3}}) {
       const std::string of = layout.Words();
       const OnRanks gang(sharded, Root(name + of), layout);
-      gang.ExpectOk();
-      EXPECT_EQ(gang.seen.TrainLosses(), whole.seen.TrainLosses()) << of;
-      EXPECT_EQ(gang.seen.Evaluations(), whole.seen.Evaluations()) << of;
-      ASSERT_EQ(gang.seen.checkpoints.size(), 2u) << of;
-      for (const size_t i : {0, 1}) {
-        ExpectSame(gang.seen.checkpoints[i], whole.seen.checkpoints[i], of);
-      }
+      ExpectSameRun(gang, whole, of);
       const WrittenCheckpoint& middle = whole.seen.checkpoints[0];
       const OnRanks resumed(
           sharded, Root(name), layout,
           RestorePoint{.uri = middle.uri, .manifest_sha256 = middle.manifest_sha256});
-      resumed.ExpectOk();
-      ASSERT_FALSE(resumed.seen.checkpoints.empty());
-      ExpectSame(resumed.seen.checkpoints.back(), whole.seen.checkpoints[1], of + ", resumed");
-      EXPECT_EQ(resumed.seen.TrainLosses(), LastOf(whole.seen.TrainLosses(), resumed)) << of;
+      ExpectSameEnd(resumed, whole, of + ", resumed");
     }
   }
 }

@@ -97,6 +97,7 @@ TEST_P(ShardedRun, ResumesOnAnotherLayout) {
     run->ExpectOk();
     ASSERT_FALSE(run->seen.checkpoints.empty());
     ExpectSame(run->seen.checkpoints.back(), whole.seen.checkpoints[1]);
+    EXPECT_EQ(run->seen.TrainLosses(), LastOf(whole.seen.TrainLosses(), *run));
   }
 }
 
