@@ -14,6 +14,7 @@
 #include <link.h>
 #include <sanitizer/tsan_interface.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -21,6 +22,7 @@
 #include <map>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 extern "C" {
 void __tsan_acquire(void* address);
@@ -37,25 +39,45 @@ std::map<void*, Run>& Originals() {
   return *originals;
 }
 
-int SegmentHolds(dl_phdr_info* info, size_t, void* data) {
-  const auto address = *static_cast<uintptr_t*>(data);
-  for (int i = 0; i < info->dlpi_phnum; ++i) {
-    const ElfW(Phdr)& segment = info->dlpi_phdr[i];
-    const uintptr_t begin = info->dlpi_addr + segment.p_vaddr;
-    if (segment.p_type == PT_LOAD && (segment.p_flags & PF_X) != 0 && address >= begin &&
-        address < begin + segment.p_memsz) {
-      return 1;
-    }
-  }
-  return 0;
+struct Segment {
+  uintptr_t begin;
+  uintptr_t end;
+};
+
+// The code of the program and of the libraries that it was started with. Read once, before there
+// are threads. Reading it for each operation would end in a deadlock now and then:
+// dl_iterate_phdr holds the loader's lock while it calls us, where ThreadSanitizer may make us wait
+// until another thread has written its report, and that thread needs the loader's lock to name the
+// code in the report.
+const std::vector<Segment>& Code() {
+  static const auto* const code = [] {
+    auto* found = new std::vector<Segment>;
+    dl_iterate_phdr(
+        [](dl_phdr_info* info, size_t, void* data) {
+          for (int i = 0; i < info->dlpi_phnum; ++i) {
+            const ElfW(Phdr)& segment = info->dlpi_phdr[i];
+            if (segment.p_type != PT_LOAD || (segment.p_flags & PF_X) == 0) continue;
+            const uintptr_t begin = info->dlpi_addr + segment.p_vaddr;
+            static_cast<std::vector<Segment>*>(data)->push_back({begin, begin + segment.p_memsz});
+          }
+          return 0;
+        },
+        found);
+    return found;
+  }();
+  return *code;
 }
+
+[[maybe_unused]] const size_t read_before_there_are_threads = Code().size();
 
 // A tag of a callback queue begins with a pointer to code, one of another queue with a pointer to a
 // table of virtual functions, which is data.
 bool IsFunctor(void* tag) {
   if (tag == nullptr) return false;
-  auto first = reinterpret_cast<uintptr_t>(*static_cast<void**>(tag));
-  return dl_iterate_phdr(SegmentHolds, &first) == 1;
+  const auto first = reinterpret_cast<uintptr_t>(*static_cast<void**>(tag));
+  return std::any_of(Code().begin(), Code().end(), [first](const Segment& segment) {
+    return first >= segment.begin && first < segment.end;
+  });
 }
 
 void Trampoline(grpc_completion_queue_functor* functor, int ok) {
