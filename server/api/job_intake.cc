@@ -374,7 +374,10 @@ absl::Status JobIntake::PlanRow(Row& row, const Plan& plan) {
     row.mesh_was_chosen = true;
     if (!row.request->validate_only()) TY_RETURN_IF_ERROR(TakeEarlierMesh(row));
   }
-  if (plan.sizing.ok()) SetSizing(row.job, *plan.sizing);
+  if (plan.sizing.ok()) {
+    SetSizing(row.job, *plan.sizing);
+    if (std::optional<Reason> waits = foretell_(row.job)) row.job.reason = *std::move(waits);
+  }
   const absl::Status failure = plan.sizing.ok() ? plan.fits : plan.sizing.status();
   if (failure.ok() || row.request->validate_only()) return failure;
   const absl::StatusOr<JobRecord> earlier = FindEarlier(row.job);

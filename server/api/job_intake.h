@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -21,8 +22,12 @@ namespace trainyard {
 // Checks jobs, plans them, and stores those that hold. Thread-safe.
 class JobIntake {
  public:
-  // Both outlive it.
-  JobIntake(Stores& stores, Sizer& sizer) : stores_(stores), jobs_(stores.jobs()), sizer_(sizer) {}
+  // Why a job that is about to be stored will wait; absent: not known.
+  using Foretell = std::function<std::optional<Reason>(const JobRecord&)>;
+
+  // What is referred to outlives it.
+  JobIntake(Stores& stores, Sizer& sizer, Foretell foretell)
+      : stores_(stores), jobs_(stores.jobs()), sizer_(sizer), foretell_(std::move(foretell)) {}
 
   // True once nobody waits for the answer any more: then nothing is written.
   using Gone = std::function<bool()>;
@@ -91,6 +96,7 @@ class JobIntake {
   Stores& stores_;
   JobStore& jobs_;
   Sizer& sizer_;
+  const Foretell foretell_;
   absl::Mutex mu_;
   Nodes nodes_ ABSL_GUARDED_BY(mu_);  // as of a moment ago
   absl::Duration nodes_read_ ABSL_GUARDED_BY(mu_) =

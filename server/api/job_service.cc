@@ -47,7 +47,11 @@ std::deque<v1::WatchJobResponse> ToResponses(const WatchBatch& batch) {
 class JobService final : public v1::JobService::CallbackService {
  public:
   explicit JobService(const ServiceDependencies& dependencies)
-      : b_(dependencies), jobs_(b_.stores.jobs()), intake_(b_.stores, b_.sizer) {}
+      : b_(dependencies),
+        jobs_(b_.stores.jobs()),
+        intake_(b_.stores, b_.sizer, [&scheduler = b_.scheduler](const JobRecord& job) {
+          return scheduler.Foretell(job);
+        }) {}
 
   grpc::ServerUnaryReactor* SubmitJob(grpc::CallbackServerContext* context,
                                       const v1::SubmitJobRequest* request,

@@ -152,6 +152,7 @@ Pass SchedulerLoop::Plan() {
   planner.most_placements = std::min(planner.most_placements, most_);
   planner.most_reasons = std::min(planner.most_reasons, most_);
   Pass pass = state_.Plan(planner);
+  foretold_.Set(state_.waiting());
   // Placements go first: writing the reasons of a long queue must not slow down placing it.
   if (!pass.decisions.placements.empty() && pass.decisions.reasons.size() > kMostReasonsBeside) {
     pass.decisions.reasons.resize(kMostReasonsBeside);

@@ -44,6 +44,12 @@ class SchedulerLoop {
 
   bool leader() const { return leader_; }
 
+  // Why a job that is about to be submitted will wait, if others of its class do; thread-safe.
+  // Absent: they do not, or another replica leads and knows.
+  std::optional<Reason> Foretell(const JobRecord& job) const {
+    return leader_ ? foretold_.Find(job) : std::nullopt;
+  }
+
   // One turn on the caller's thread (instead of Start): leads, plans until nothing changes, and
   // returns when to look again, on the store's clock relative to its now. For the loop and for
   // simulations.
@@ -75,6 +81,7 @@ class SchedulerLoop {
   absl::Duration renew_at_ = absl::ZeroDuration();  // on Clock::SinceBoot
 
   std::atomic<bool> leader_{false};
+  ForetoldReasons foretold_;
   absl::Mutex mu_;
   absl::CondVar changed_;
   bool woken_ ABSL_GUARDED_BY(mu_) = false;

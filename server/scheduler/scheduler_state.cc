@@ -17,7 +17,8 @@ enum class Told { kYes, kTooYoung, kEnough };
 // The jobs of one demand, in order, whatever their stored reasons.
 class ClassCursor {
  public:
-  explicit ClassCursor(const WaitingQueue::JobsByReason& jobs) {
+  ClassCursor(const DemandClass& demand, const WaitingQueue::JobsByReason& jobs)
+      : demand_(&demand) {
     for (const auto& [reason, of_reason] : jobs) {
       parts_.push_back({&reason, &of_reason, of_reason.begin()});
     }
@@ -25,6 +26,7 @@ class ClassCursor {
   }
 
   bool done() const { return first_ == parts_.size(); }
+  const DemandClass& demand() const { return *demand_; }
   const JobRecord& job() const { return **parts_[first_].next; }
   void Advance() {
     ++parts_[first_].next;
@@ -65,6 +67,7 @@ class ClassCursor {
     }
   }
 
+  const DemandClass* demand_;
   std::vector<Part> parts_;
   size_t first_ = 0;
 };
@@ -80,12 +83,13 @@ class QueuePass {
  public:
   // `slots`: of nodes that take work.
   QueuePass(const WaitingQueue& queue, SlotTable slots, const Cluster& cluster,
-            const PlannerOptions& options, Pass& pass)
+            const PlannerOptions& options, Pass& pass, WaitingClasses& waiting)
       : queue_(queue),
         slots_(std::move(slots)),
         now_(cluster.now),
         options_(options),
         pass_(pass),
+        waiting_(waiting),
         elastic_(cluster, options, slots_, pass) {}
 
   void Run() {
@@ -94,7 +98,7 @@ class QueuePass {
     }
     pass_.next = std::min(pass_.next, queue_.next_backoff_end());
     std::priority_queue<ClassCursor, std::vector<ClassCursor>, ServedLater> heads;
-    for (const auto& [demand, jobs] : queue_.classes()) heads.emplace(jobs);
+    for (const auto& [demand, jobs] : queue_.classes()) heads.emplace(demand, jobs);
     while (!heads.empty()) {
       if (pass_.decisions.placements.size() >= options_.most_placements) {
         pass_.next = now_;
@@ -139,6 +143,7 @@ class QueuePass {
     head.ForOtherReasons(reason, now_, [&](const JobRecord& other) {
       return elastic_.Placed(other) ? Told::kYes : Tell(other, reason);
     });
+    waiting_.push_back({&head.demand(), std::move(reason)});
     return false;
   }
 
@@ -161,6 +166,7 @@ class QueuePass {
   const absl::Time now_;
   const PlannerOptions& options_;
   Pass& pass_;
+  WaitingClasses& waiting_;
   Elastic elastic_;
 };
 
@@ -208,6 +214,7 @@ void SchedulerState::Learn(const std::string& uid) {
 }
 
 void SchedulerState::Fold(SnapshotChanges changes) {
+  waiting_.clear();
   if (changes.whole) {
     queue_.Clear();
     held_.Clear();
@@ -308,6 +315,7 @@ void SchedulerState::NoteSpare(const std::vector<std::string>& uids) {
 
 Pass SchedulerState::Plan(const PlannerOptions& options) {
   Pass pass;
+  waiting_.clear();
   for (const std::string& uid : elastic_) {
     const auto since = spare_since_.find(uid);
     fold_.FindAttempt(uid)->spare_since =
@@ -321,7 +329,7 @@ Pass SchedulerState::Plan(const PlannerOptions& options) {
   queue_.SetTime(now());
   SlotTable slots = Slots(cluster.nodes);
   for (const NodeCordon& cordon : pass.decisions.cordons) slots.SetAside(cordon.name);
-  QueuePass(queue_, std::move(slots), cluster, options, pass).Run();
+  QueuePass(queue_, std::move(slots), cluster, options, pass, waiting_).Run();
   if (pass.spare.has_value()) NoteSpare(*pass.spare);
   return pass;
 }

@@ -16,6 +16,7 @@
 #include "server/scheduler/planner.h"
 #include "server/scheduler/slots.h"
 #include "server/scheduler/start_judge.h"
+#include "server/scheduler/waiting_classes.h"
 #include "server/scheduler/waiting_queue.h"
 #include "storage/scheduler_fold.h"
 
@@ -36,6 +37,9 @@ class SchedulerState {
   // Pass::queue stays empty.
   Pass Plan(const PlannerOptions& options);
 
+  // Of each class that the last pass left waiting, why. Valid until changes are folded.
+  const WaitingClasses& waiting() const { return waiting_; }
+
   absl::Time now() const { return fold_.now(); }
   const ChangePosition& position() const { return fold_.position(); }
   const SchedulerFold& fold() const { return fold_; }
@@ -54,6 +58,7 @@ class SchedulerState {
   HeldSlots held_;
   std::set<std::string> starting_, ending_;  // uids; that are STARTING; SUSPENDING or CANCELLING
   std::set<std::string> elastic_, resized_;  // likewise; as Cluster has them
+  WaitingClasses waiting_;
   std::map<std::string, absl::Time> spare_since_;  // by uid: AttemptRecord::spare_since
   // The slots of the nodes that take work, and which nodes these were; empty: to be made anew.
   std::optional<SlotTable> slots_;

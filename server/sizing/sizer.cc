@@ -143,28 +143,36 @@ absl::StatusOr<sizing::Answer> Sizer::AskHelpers(SizerLane& first, const sizing:
 
 absl::StatusOr<Sizing> Sizer::Look(const std::string& key, const std::string& spec,
                                    SteadyTime until) {
-  const std::shared_ptr<const KnownSizing> known = cache_.Find(key);
+  const SteadyTime looked = std::chrono::steady_clock::now();
+  const std::shared_ptr<const KnownSizing> known = cache_.Find(key).known;
   sizing::Question question;
   question.set_spec(spec);
   question.mutable_size()->set_identity(known == nullptr ? "" : known->identity);
   absl::StatusOr<sizing::Answer> answer = AskHelpers(quick_, question, until);
-  if (answer.ok() && answer->unchanged() && known != nullptr) return known->sizing;
+  if (answer.ok() && answer->unchanged() && known != nullptr) {
+    cache_.StillHolds(key, *known, looked);
+    return known->sizing;
+  }
   // kUnavailable: no helper looked at the files in time, so the kept sizing may still hold.
   if (!absl::IsUnavailable(answer.status())) cache_.Remove(key);
   TY_RETURN_IF_ERROR(answer.status());
   ++made_;
   sizing::Answer::Sizing& made = *answer->mutable_sizing();
   Sizing sizing{.facts = FromMessage(made.facts()), .summary = std::move(*made.mutable_summary())};
-  if (!made.identity().empty()) cache_.Put(key, {sizing, made.identity()});
+  if (!made.identity().empty()) cache_.Put(key, {sizing, made.identity()}, looked);
   return sizing;
 }
 
 absl::StatusOr<Sizing> Sizer::Size(const std::string& spec, SteadyTime until) {
   until = AtMost(until);
   const std::string key = Sha256Hex(spec);
-  const std::shared_ptr<const KnownSizing> known = cache_.Find(key);
-  if (known != nullptr && known->identity == kNoFiles) return known->sizing;
-  if (until <= std::chrono::steady_clock::now()) return Busy();
+  const SteadyTime now = std::chrono::steady_clock::now();
+  const auto [known, looked] = cache_.Find(key);
+  if (known != nullptr && (known->identity == kNoFiles ||
+                           looked > now - absl::ToChronoNanoseconds(options_.look_holds))) {
+    return known->sizing;
+  }
+  if (until <= now) return Busy();
   return rounds_.Ask(key, until, [&] { return Look(key, spec, until); });
 }
 

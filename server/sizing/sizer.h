@@ -40,13 +40,18 @@ struct SizerOptions {
   absl::Duration longest = absl::Seconds(25);
 
   int64_t cache_bytes = int64_t{16} << 20;  // of sizings that are kept; 0: none
+  // How long it holds what a look at the files of a spec found. Who submits hundreds of jobs a
+  // second does not wait for as many looks; and who writes a file anew within this time changes it
+  // under the job before, which is planned by then and has not read it.
+  absl::Duration look_holds = absl::Milliseconds(20);
 };
 
 // Sizes jobs in helper processes. Thread-safe.
 //
 // A sizing is kept, and serves the same spec again as long as the files that it names are the same:
-// a helper looks at their times (file_identity.h), or at nothing where the spec names none. Errors
-// are not kept. Of callers that ask for the same spec at the same time one asks a helper for all.
+// a helper looks at their times (file_identity.h), unless one did within `look_holds`, or at
+// nothing where the spec names none. Errors are not kept. Of callers that ask for the same spec at
+// the same time one asks a helper for all.
 class Sizer {
  public:
   // Starts the helpers of the quick lane. kFailedPrecondition: the program is not there.

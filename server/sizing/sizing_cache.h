@@ -8,6 +8,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "server/sizing/frames.h"
 #include "server/sizing/size_job.h"
 
 namespace trainyard {
@@ -23,9 +24,16 @@ class SizingCache {
  public:
   explicit SizingCache(int64_t most_bytes) : most_bytes_(most_bytes) {}
 
-  // Null: nothing is known. Whether a sizing still holds must be checked with its files.
-  std::shared_ptr<const KnownSizing> Find(const std::string& key);
-  void Put(const std::string& key, KnownSizing known);
+  struct Found {
+    std::shared_ptr<const KnownSizing> known;  // null: nothing is known
+    SteadyTime looked = SteadyTime::min();     // when it was last known to hold
+  };
+  // Whether a sizing still holds must be checked with its files.
+  Found Find(const std::string& key);
+  void Put(const std::string& key, KnownSizing known, SteadyTime looked);
+  // The files of `known` were looked at again, and are the same; nothing if another has replaced
+  // it.
+  void StillHolds(const std::string& key, const KnownSizing& known, SteadyTime looked);
   void Remove(const std::string& key);
 
   int64_t bytes() const;
@@ -35,6 +43,7 @@ class SizingCache {
     std::string key;
     std::shared_ptr<const KnownSizing> known;  // shared with who is just reading it
     int64_t bytes;
+    SteadyTime looked;
   };
   using Entries = std::list<Entry>;
 

@@ -51,7 +51,7 @@ absl::StatusOr<JobRecord> FindConflictingJob(Transaction& transaction, const Job
 // Submissions as columns.
 struct Columns {
   std::vector<std::string> uids, projects, job_ids, creators, request_ids, labels, devices, codes,
-      messages, specs, plans, feeds, rules;
+      messages, specs, plans, rules;
   std::vector<int> priorities, min_slots, max_slots, max_restarts, logical_ranks, groups;
   std::vector<int64_t> bytes, steps, backoffs;
 
@@ -77,16 +77,30 @@ struct Columns {
     messages.push_back(j.reason.message);
     specs.push_back(ByteaLiteral(j.spec));
     plans.push_back(ByteaLiteral(j.plan_summary));
-    const StateChangeRecord submitted{std::nullopt, JobState::kQueued, j.reason};
-    feeds.push_back(j.reason == SubmittedReason() ? "" : FeedRowOf({.what = submitted}).body);
   }
 
   Params Values() const {
     return Params(uids, projects, job_ids, creators, request_ids, labels, priorities, min_slots,
                   max_slots, devices, bytes, steps, max_restarts, backoffs, codes, messages, specs,
-                  plans, feeds, logical_ranks, rules, groups, static_cast<int64_t>(uids.size()));
+                  plans, logical_ranks, rules, groups, static_cast<int64_t>(uids.size()));
   }
 };
+
+Params ValuesOf(const JobRecord& j) {
+  return Params(j.uid, j.project, j.job_id, j.creator, j.request_id, MapJson(j.labels), j.priority,
+                j.min_slots, j.max_slots, j.device, j.bytes_per_slot, j.total_steps, j.max_restarts,
+                j.backoff, j.reason.code, j.reason.message, ByteaLiteral(j.spec),
+                ByteaLiteral(j.plan_summary), j.logical_ranks,
+                ArithmeticRuleName(j.arithmetic_rule), j.group_ranks);
+}
+
+pqxx::result InsertAll(Transaction& transaction, const std::vector<const JobRecord*>& jobs) {
+  if (jobs.size() == 1) return transaction.Run(kInsertJob, ValuesOf(*jobs.front()));
+  Columns columns;
+  for (const JobRecord* job : jobs) columns.Add(*job);
+  if (jobs.size() <= kMostForOnePlan) return transaction.Run(kInsertJobs, columns.Values());
+  return transaction.RunText(kInsertJobs.text, columns.Values());
+}
 
 }  // namespace
 
@@ -156,13 +170,10 @@ absl::Status Submitter::Insert(absl::Span<Submission* const> group) {
   return database_.Run(
       "submit",
       [&](Transaction& transaction) -> absl::Status {
-        Columns columns;
-        for (const Submission* submission : group) columns.Add(submission->made);
+        std::vector<const JobRecord*> jobs;
+        for (const Submission* submission : group) jobs.push_back(&submission->made);
         std::map<std::string, absl::Time> created;  // by uid
-        const Params values = columns.Values();
-        for (const pqxx::row& row : group.size() <= kMostForOnePlan
-                                        ? transaction.Run(kInsertJobs, values)
-                                        : transaction.RunText(kInsertJobs.text, values)) {
+        for (const pqxx::row& row : InsertAll(transaction, jobs)) {
           created[row[0].as<std::string>()] = absl::FromUnixMicros(row[1].as<int64_t>());
         }
         for (Submission* submission : group) {

@@ -113,7 +113,7 @@ absl::StatusOr<JobChange> NewJob(const JobRecord& submitted, absl::Time now) {
   job.arithmetic.clear();
   change.changed = true;
   change.feed.push_back(
-      {.time = now, .what = StateChangeRecord{std::nullopt, JobState::kQueued, job.reason}});
+      {.time = now, .what = StateChangeRecord{std::nullopt, JobState::kQueued, SubmittedReason()}});
   return change;
 }
 

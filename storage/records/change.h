@@ -23,8 +23,8 @@ struct JobChange {
   std::vector<FeedRecord> feed;  // to append in this order; the store gives sequences
 };
 
-// The reason of a job that the scheduler has not looked at yet. For a job that was submitted with
-// this reason a store need not keep the first feed item, which can be made from the job itself.
+// The reason of a job that the scheduler has not looked at yet. Every feed begins with it: a store
+// need not keep the first item, which can be made from the job itself.
 Reason SubmittedReason();
 
 // Checks a submission (kInvalidArgument names the field) and completes it: uid and job id when

@@ -122,9 +122,9 @@ TEST_P(Feeds, ReadTheSameWhereItemsLieBetweenManyPoints) {
   ExpectTheSameInPieces(jobs(), job.uid);
 }
 
-TEST_P(Feeds, BeginWithTheSubmissionWhateverItsReason) {
+TEST_P(Feeds, BeginWithTheSubmissionWhateverTheJobWaitsFor) {
   JobRecord other = NewJob("other");
-  other.reason = {"MOVED", "came from another yard"};
+  other.reason = {"WAITING_FOR_SLOTS", "needs 1 CPU slot; too few such slots are free"};
   ASSERT_OK(jobs().Submit(other).status());
   Submit("usual");
   for (const std::string id : {"other", "usual"}) {
@@ -137,7 +137,8 @@ TEST_P(Feeds, BeginWithTheSubmissionWhateverItsReason) {
     const auto& submitted = std::get<StateChangeRecord>(items[0].what);
     EXPECT_EQ(submitted.from, std::nullopt);
     EXPECT_EQ(submitted.to, JobState::kQueued);
-    EXPECT_EQ(submitted.reason, id == "other" ? other.reason : SubmittedReason());
+    EXPECT_EQ(submitted.reason, SubmittedReason());
+    EXPECT_EQ(job.reason, id == "other" ? other.reason : SubmittedReason());
     EXPECT_TRUE(jobs().ReadFeed(job.uid, 1, 10)->empty());
     EXPECT_TRUE(jobs().ReadFeed(job.uid, 0, 0)->empty());
 
@@ -208,9 +209,9 @@ TEST_F(FeedRows, OfOneTransactionAreOneAndASubmissionAsAllOthersHasNone) {
   ExpectTheSameInPieces(stores_->jobs(), uid);
   EXPECT_EQ(stores_->jobs().ReadFeed(uid, 0, 10)->size(), 6u);
   JobRecord other = Called("b");
-  other.reason = {"MOVED", "came from another yard"};
+  other.reason = {"WAITING_FOR_SLOTS", "needs 1 CPU slot; too few such slots are free"};
   ASSERT_OK(stores_->jobs().Submit(other).status());
-  EXPECT_EQ(Ask(absl::StrCat(kRows, "WHERE job_uid <> '", uid, "'")), "1:STATE");
+  EXPECT_EQ(Ask(absl::StrCat(kRows, "WHERE job_uid <> '", uid, "'")), "");
 }
 
 TEST_F(FeedRows, OfServersBeforeReadAsTheirItemsDo) {

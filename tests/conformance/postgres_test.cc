@@ -464,7 +464,7 @@ TEST(Connections, CommitWhoseAnswerIsLostIsNotDoneTwice) {
   unnamed.request_id.clear();  // nothing but the uid to find it by
   // One statement that commits itself; the other submission prepares it.
   ASSERT_OK(stores->jobs().Submit(Named("before")).status());
-  const auto job = losing([&] { return stores->jobs().Submit(unnamed); }, "InsertJobs");
+  const auto job = losing([&] { return stores->jobs().Submit(unnamed); }, "InsertJob");
   ASSERT_OK(job.status());
   ExpectJobsOnce(*stores, 2);
 

@@ -6,17 +6,17 @@ SELECT micros(clock_timestamp())
 -- name: InsertJobs
 -- Of many submissions those whose uid, request id and name are not taken, by each other neither; FindRivals tells by whom.
 -- Each is a microsecond younger than the one before it, so that they queue in this order. It is the only statement of its
--- transaction, which is then one round trip. feed: the body of the first item, empty where ReadFeeds makes it.
+-- transaction, which is then one round trip. ReadFeeds makes the first item of their feeds.
 WITH submitted AS (
   SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::integer[],
                        $8::integer[], $9::integer[], $10::text[], $11::bigint[], $12::bigint[], $13::integer[],
-                       $14::bigint[], $15::text[], $16::text[], $17::text[], $18::text[], $19::text[], $20::integer[],
-                       $21::text[], $22::integer[])
+                       $14::bigint[], $15::text[], $16::text[], $17::text[], $18::text[], $19::integer[],
+                       $20::text[], $21::integer[])
     WITH ORDINALITY
     AS s (uid, project, job_id, creator, request_id, labels, priority, min_slots, max_slots, device, bytes_per_slot,
-          total_steps, max_restarts, backoff_us, reason_code, reason_message, spec, plan_summary, feed, logical_ranks,
+          total_steps, max_restarts, backoff_us, reason_code, reason_message, spec, plan_summary, logical_ranks,
           arithmetic_rule, group_ranks, place)
-  LIMIT $23  -- how many there are, for the planner: a plan that serves any number takes them for few
+  LIMIT $22  -- how many there are, for the planner: a plan that serves any number takes them for few
 ), named AS (
   INSERT INTO job_specs (job_uid, project, job_id, request_id, create_time, spec, plan_summary)
   SELECT uid, project, job_id, nullif(request_id, ''), now() + (place - 1) * interval '1 microsecond', spec::bytea,
@@ -33,10 +33,25 @@ WITH submitted AS (
          device, bytes_per_slot, total_steps, max_restarts, backoff_us, create_time, create_time, 'QUEUED', reason_code,
          reason_message, 'NONE', 1, 0, 0, 0, '', 1, logical_ranks, arithmetic_rule, group_ranks
   FROM submitted JOIN named USING (uid)
-), feed AS (
-  INSERT INTO feed (job_uid, sequence, month, time, attempt, kind, body)
-  SELECT uid, 1, month_of(create_time), create_time, 0, 'STATE', feed::jsonb FROM submitted JOIN named USING (uid)
-  WHERE feed <> ''
+)
+SELECT uid, micros(create_time) FROM named
+
+-- name: InsertJob
+-- As InsertJobs, of a submission that comes alone, in half the time. The values come in the same order.
+WITH named AS (
+  INSERT INTO job_specs (job_uid, project, job_id, request_id, create_time, spec, plan_summary)
+  VALUES ($1, $2, $3, nullif($5::text, ''), now(), $17::bytea, $18::bytea)
+  ON CONFLICT DO NOTHING
+  RETURNING job_uid AS uid, create_time
+), job AS (
+  INSERT INTO jobs (uid, project, job_id, creator, request_id, labels, priority, min_slots, max_slots,
+                    device, bytes_per_slot, total_steps, max_restarts, backoff_us, create_time,
+                    update_time, state, reason_code, reason_message, suspend_cause, version, attempt,
+                    restarts, step, newest_checkpoint_uri, feed_sequence, logical_ranks, arithmetic_rule, group_ranks)
+  SELECT uid, $2, $3, $4, nullif($5::text, ''), $6::jsonb, $7::integer, $8::integer, $9::integer, $10, $11::bigint,
+         $12::bigint, $13::integer, $14::bigint, create_time, create_time, 'QUEUED', $15, $16, 'NONE', 1, 0, 0, 0, '',
+         1, $19::integer, $20, $21::integer
+  FROM named
 )
 SELECT uid, micros(create_time) FROM named
 

@@ -8,8 +8,8 @@ class Sizes:
     def __init__(self, reduced):
         self.queued = 4000 if reduced else 20000
         self.first_steps = 20 if reduced else 200
-        self.drained = 150 if reduced else 1000      # per turn
-        self.turns = 1 if reduced else 3
+        self.drained = 150 if reduced else 2000      # per turn
+        self.turns = 1 if reduced else 5
         self.submit_seconds = 1.5 if reduced else 5
         self.kills = 3 if reduced else 10
         self.idle_nodes = 100 if reduced else 1000

@@ -24,18 +24,21 @@ def submit_one(rig, device, steps=1000):
     return job
 
 
-def clone(rig, uid, count, tag, ended=False):
+SUBMITTED = "SUBMITTED", "waits for the scheduler to look at it"
+
+
+def clone(rig, uid, count, tag, ended=False, reason=SUBMITTED):
     """`count` jobs like the one with `uid`, younger than it, as their submission would have written them: the first item
-    of their feeds has no row. `ended`: as the
-    server has moved them into the history, one of each half a minute back, in partitions of their months: a million of
-    them reach back almost a year. 98 of 100 succeeded, one failed, one was cancelled."""
+    of their feeds has no row. `reason`: what they were told when they were submitted. `ended`: as the server has moved
+    them into the history, one of each half a minute back, in partitions of their months: a million of them reach back
+    almost a year. 98 of 100 succeeded, one failed, one was cancelled."""
     columns = rig.sql("SELECT attname FROM pg_attribute WHERE attrelid = 'jobs'::regclass AND attnum > 0 "
                       "AND NOT attisdropped ORDER BY attnum").split()
     of = {c: f"j.{c}" for c in columns}
     time = "now() + n * interval '1 microsecond'"
     of |= {"uid": f"md5('{tag}' || n)", "job_id": f"'{tag}-' || n", "request_id": "NULL", "attempt": "0", "step": "0",
-           "restarts": "0", "version": "1", "state": "'QUEUED'", "reason_code": "'SUBMITTED'",
-           "reason_message": "'waits for the scheduler to look at it'", "suspend_cause": "'NONE'",
+           "restarts": "0", "version": "1", "state": "'QUEUED'", "reason_code": f"'{reason[0]}'",
+           "reason_message": f"'{reason[1]}'", "suspend_cause": "'NONE'",
            "not_before": "NULL", "start_time": "NULL", "suspend_deadline": "NULL", "feed_sequence": "1",
            "create_time": time, "update_time": "now()", "left_state": "NULL", "end_time": "NULL",
            "changed": "pg_current_xact_id()"}

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "storage/base/file.h"
 #include "storage/memory/memory_stores.h"
+#include "storage/records/change.h"
 #include "storage/records/reason_codes.h"
 #include "tests/unit/server/rig.h"
 
@@ -59,6 +60,26 @@ TEST_F(JobServiceTest, SubmittedJobIsPlannedAndWaitsWithAReason) {
     return seen.reason().code() == reason::kNoNodes;
   });
   EXPECT_THAT(waiting.reason().message(), HasSubstr("needs 1 slot of"));
+}
+
+TEST_F(JobServiceTest, WhoSubmitsBehindOthersIsToldAtOnceWhyTheyWait) {
+  ASSERT_TRUE(Submit(Request(SmallJob("first"))).ok());
+  EXPECT_EQ(response_.reason().code(), reason::kSubmitted) << "nobody knows yet";
+  rig_.WaitFor(response_.name(),
+               [](const v1::Job& seen) { return seen.reason().code() == reason::kNoNodes; });
+  ASSERT_TRUE(Submit(Request(SmallJob("second"))).ok());
+  EXPECT_EQ(response_.reason().code(), reason::kNoNodes);
+  EXPECT_THAT(response_.reason().message(), HasSubstr("needs 1 slot of"));
+  EXPECT_EQ(rig_.Get(response_.name()).reason().code(), reason::kNoNodes);
+  const auto stored = rig_.stores().jobs().Get({"default", "second"});
+  const auto feed = rig_.stores().jobs().ReadFeed(stored->uid, 0, 10);
+  ASSERT_TRUE(feed.ok());
+  EXPECT_EQ(std::get<StateChangeRecord>(feed->front().what).reason, SubmittedReason());
+  // Of another demand nobody waits.
+  v1::Job large = SmallJob("large");
+  large.mutable_spec()->mutable_model()->mutable_gpt()->set_width(64);
+  ASSERT_TRUE(Submit(Request(large)).ok());
+  EXPECT_EQ(response_.reason().code(), reason::kSubmitted);
 }
 
 TEST_F(JobServiceTest, EveryWrongFieldIsNamed) {

@@ -316,6 +316,41 @@ std::string Text(const Pass& pass) {
   return absl::StrCat(text, "next ", absl::FormatTime(pass.next), pass.suspension_overdue);
 }
 
+// Of a class that waits the reason is that of its jobs that do. Counts them.
+void ExpectReasons(const SchedulerSnapshot& snapshot, const Pass& pass,
+                   const WaitingClasses& waiting, int& counted) {
+  std::map<DemandClass, Reason> reasons;
+  for (const WaitingClass& one : waiting) {
+    EXPECT_TRUE(reasons.emplace(*one.demand, one.reason).second) << "each class once";
+  }
+  std::map<std::string, const QueuedJob*> queued;
+  for (const QueuedJob& job : pass.queue) queued[job.uid] = &job;
+  for (const JobRecord* job : WaitingJobsOf(snapshot)) {
+    const auto found = queued.find(job->uid);
+    if (found == queued.end()) continue;  // the pass looked at no queue
+    const QueuedJob& entry = *found->second;
+    if (entry.placed || entry.awaited || job->not_before > snapshot.now) continue;
+    const auto reason = reasons.find(ClassOf(*job));
+    ASSERT_NE(reason, reasons.end()) << job->uid;
+    EXPECT_EQ(reason->second, entry.reason) << job->uid;
+    ++counted;
+  }
+}
+
+TEST(ForetoldReasons, AreThoseOfTheNewestPass) {
+  const DemandClass small = ClassOf(MakeJob({.id = "a"}));
+  const DemandClass large = ClassOf(MakeJob({.id = "b", .slots = 2}));
+  ForetoldReasons foretold;
+  EXPECT_EQ(foretold.Find(MakeJob({.id = "c"})), std::nullopt);
+  foretold.Set({{&small, {"ONE", "one"}}, {&large, {"TWO", "two"}}});
+  EXPECT_EQ(foretold.Find(MakeJob({.id = "c"})), (Reason{"ONE", "one"}));
+  EXPECT_EQ(foretold.Find(MakeJob({.id = "c", .slots = 2})), (Reason{"TWO", "two"}));
+  EXPECT_EQ(foretold.Find(MakeJob({.id = "c", .slots = 3})), std::nullopt);
+  foretold.Set({{&small, {"THREE", "three"}}});
+  EXPECT_EQ(foretold.Find(MakeJob({.id = "c"})), (Reason{"THREE", "three"}));
+  EXPECT_EQ(foretold.Find(MakeJob({.id = "c", .slots = 2})), std::nullopt);
+}
+
 // 48 random clusters each, by the first seed.
 class RandomClusters : public ::testing::TestWithParam<int> {};
 
@@ -323,7 +358,7 @@ TEST_P(RandomClusters, FoldedChangesDecideWhatAPassOverTheSnapshotDecides) {
   PlannerOptions options;
   options.most_placements = options.most_reasons = SIZE_MAX;
   options.grow_after = absl::Milliseconds(300);
-  int placements = 0, resizes = 0, growths = 0;
+  int placements = 0, resizes = 0, growths = 0, waiting = 0;
   for (int seed = GetParam(); seed < GetParam() + 48; ++seed) {
     Cluster cluster(seed, seed % 3 != 0);
     SchedulerState state;
@@ -340,8 +375,9 @@ TEST_P(RandomClusters, FoldedChangesDecideWhatAPassOverTheSnapshotDecides) {
         const auto known = holders.find(attempt.job_uid);
         if (known != holders.end()) attempt.spare_since = known->second.attempt.spare_since;
       }
-      ASSERT_EQ(Text(folded), Text(PlanPass(snapshot, options)))
-          << "seed " << seed << ", step " << step;
+      const Pass reference = PlanPass(snapshot, options);
+      ASSERT_EQ(Text(folded), Text(reference)) << "seed " << seed << ", step " << step;
+      ExpectReasons(snapshot, reference, state.waiting(), waiting);
       placements += static_cast<int>(folded.decisions.placements.size());
       for (const Resize& resize : folded.decisions.resizes) {
         ++resizes;
@@ -353,6 +389,7 @@ TEST_P(RandomClusters, FoldedChangesDecideWhatAPassOverTheSnapshotDecides) {
   EXPECT_GT(placements, 100);
   EXPECT_GT(resizes - growths, 5);
   EXPECT_GT(growths, 0);
+  EXPECT_GT(waiting, 100);
 }
 
 INSTANTIATE_TEST_SUITE_P(FirstSeed, RandomClusters, ::testing::Range(1, 241, 48));

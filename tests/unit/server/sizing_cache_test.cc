@@ -28,9 +28,13 @@ using std::chrono::steady_clock;
 
 class KeptSizings : public ::testing::Test {
  protected:
-  KeptSizings() {
+  static SizerOptions Options() {
     SizerOptions options;
     options.program = TRAINYARD_SIZER;
+    options.look_holds = absl::ZeroDuration();
+    return options;
+  }
+  explicit KeptSizings(const SizerOptions& options = Options()) {
     auto sizer = Sizer::Start(options);
     EXPECT_TRUE(sizer.ok()) << sizer.status();
     sizer_ = *std::move(sizer);
@@ -174,6 +178,24 @@ TEST_F(KeptSizings, OfManyWhoAskTheSameAtOnceFewAskAHelper) {
   EXPECT_LE(sizer_->made(), 8);
 }
 
+class KeptLooks : public KeptSizings {
+ protected:
+  static SizerOptions Options() {
+    SizerOptions options = KeptSizings::Options();
+    options.look_holds = absl::Hours(1);
+    return options;
+  }
+  KeptLooks() : KeptSizings(Options()) {}
+};
+
+TEST_F(KeptLooks, ServeWithoutAHelperAsLongAsTheyHold) {
+  const v1::Job job = JobOnText(folder_.Write("text.txt", std::string(500, 'a') + "bc"));
+  SizeUntilKept(job);
+  for (const pid_t pid : sizer_->Pids()) kill(pid, SIGSTOP);  // no helper is asked again
+  folder_.Write("text.txt", std::string(500, 'a') + "bcd");
+  EXPECT_EQ(Size(job)->facts.vocab, 3) << "as of the last look";
+}
+
 TEST_F(KeptSizings, CostLessThanSizingsThatAreMade) {
   const v1::Job absent = SmallJob();
   const v1::Job text = JobOnText(folder_.Write("text.txt", std::string(1 << 20, 'a')));
@@ -188,8 +210,7 @@ TEST_F(KeptSizings, CostLessThanSizingsThatAreMade) {
       MicrosecondsOf(JobOnClicks(), 200), MicrosecondsOf(absent, 200), MicrosecondsOf(text, 200),
       made_of_text);
   EXPECT_EQ(sizer_->made(), made);
-  SizerOptions options;
-  options.program = TRAINYARD_SIZER;
+  SizerOptions options = Options();
   options.cache_bytes = 0;
   sizer_ = *Sizer::Start(options);
   EXPECT_TRUE(Size(absent).ok());
@@ -202,20 +223,20 @@ TEST(ACacheOfSizings, ForgetsWhatWasUsedLeastLately) {
   KnownSizing known;
   known.identity = "files";
   SizingCache one(int64_t{1} << 20);
-  one.Put("0", known);
+  one.Put("0", known, {});
   SizingCache cache(3 * one.bytes());
-  for (const char* key : {"1", "2", "3"}) cache.Put(key, known);
-  EXPECT_NE(cache.Find("1"), nullptr);
-  cache.Put("4", known);
-  EXPECT_EQ(cache.Find("2"), nullptr);
-  for (const char* key : {"1", "3", "4"}) EXPECT_NE(cache.Find(key), nullptr) << key;
-  cache.Put("4", known);
+  for (const char* key : {"1", "2", "3"}) cache.Put(key, known, {});
+  EXPECT_NE(cache.Find("1").known, nullptr);
+  cache.Put("4", known, {});
+  EXPECT_EQ(cache.Find("2").known, nullptr);
+  for (const char* key : {"1", "3", "4"}) EXPECT_NE(cache.Find(key).known, nullptr) << key;
+  cache.Put("4", known, {});
   EXPECT_EQ(cache.bytes(), 3 * one.bytes());
   for (const char* key : {"1", "3", "4", "5"}) cache.Remove(key);
   EXPECT_EQ(cache.bytes(), 0);
   SizingCache none(0);
-  none.Put("1", known);
-  EXPECT_EQ(none.Find("1"), nullptr);
+  none.Put("1", known, {});
+  EXPECT_EQ(none.Find("1").known, nullptr);
 }
 
 TEST(Rounds, AnswersAreLookedForAfterTheyWereAskedForAndShared) {
