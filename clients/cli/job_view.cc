@@ -92,6 +92,10 @@ std::string RanksText(const v1::JobSpec& spec) {
   const int stages = std::max(1, spec.parallel().layout().pipeline());
   const int tensor = std::max(1, spec.parallel().layout().tensor());
   if (const int sharing = stages * tensor; sharing > 1) {
+    if (most > slots) {
+      return absl::StrCat(slots, " to ", most, " in groups of ", sharing, ", which share ", logical,
+                          " logical ranks");
+    }
     const int groups = std::max(1, slots / sharing);
     const int fewest = logical / groups, hosts = (logical + groups - 1) / groups;
     const std::string what = stages == 1   ? " share the shards of "

@@ -20,12 +20,12 @@ namespace {
 constexpr int kMostLooks = 64;
 
 // Numbers of ranks of which one needs most memory, but for links: the fewest, since each then owns
-// the most state, and the fewest of each depth to which partial sums pile up. (Where several share
-// a logical rank there is one: spec/parallel.cc.)
+// the most state, and the fewest of each depth to which partial sums pile up.
 std::vector<int> RanksToSize(const v1::JobSpec& spec) {
-  if (RanksInGroup(spec.parallel()) > 1) return {spec.resources().max_slots()};
-  const int least = std::max(1, spec.resources().min_slots());
-  const int most = std::max(least, spec.resources().max_slots());
+  // Counts groups of ranks that share logical ranks; without a layout a rank is a group.
+  const auto group = static_cast<int>(RanksInGroup(spec.parallel()));
+  const int least = std::max(1, spec.resources().min_slots() / group);
+  const int most = std::max(least, spec.resources().max_slots() / group);
   const int logical = std::max(most, spec.parallel().logical_ranks());
   std::vector<int> ranks;
   std::set<int64_t> depths;
@@ -33,11 +33,11 @@ std::vector<int> RanksToSize(const v1::JobSpec& spec) {
   for (int n = least; n <= std::min(most, least + kMostLooks - 1); ++n) {
     if (ShardsGradients(spec, n)) {
       const int64_t needed = PlacesBetweenRounds(RoundsInTurn(logical, n));
-      if (needed > places) ranks.push_back(n);
+      if (needed > places) ranks.push_back(n * group);
       places = std::max(places, needed);
       continue;
     }
-    if (depths.insert(MostSums(logical, n)).second) ranks.push_back(n);
+    if (depths.insert(MostSums(logical, n)).second) ranks.push_back(n * group);
   }
   return ranks;
 }

@@ -208,8 +208,9 @@ absl::StatusOr<SlotRange> JobIntake::CheckRange(const v1::ResizeJobRequest& requ
   }
   SlotRange range{.min_slots = request.has_min_slots() ? request.min_slots() : job.min_slots,
                   .max_slots = request.has_max_slots() ? request.max_slots() : job.max_slots,
-                  .bytes_per_slot = job.bytes_per_slot};
-  const int sharing = static_cast<int>(plan::RanksInGroup(spec.parallel()));
+                  .bytes_per_slot = job.bytes_per_slot,
+                  .slot_step = static_cast<int>(plan::RanksInGroup(spec.parallel()))};
+  const int sharing = range.slot_step;
   const int most = std::max(1, spec.parallel().logical_ranks()) * sharing;
   const std::string expected =
       sharing == 1
@@ -218,7 +219,9 @@ absl::StatusOr<SlotRange> JobIntake::CheckRange(const v1::ResizeJobRequest& requ
           : absl::StrCat("a multiple of ", sharing, " (spec.parallel.layout) up to ", most);
   for (const auto& [field, slots] :
        {std::pair{"min_slots", range.min_slots}, std::pair{"max_slots", range.max_slots}}) {
-    if (slots < 1 || slots > most) return FieldError(field, absl::StrCat(slots), expected);
+    if (slots < 1 || slots > most || slots % sharing != 0) {
+      return FieldError(field, absl::StrCat(slots), expected);
+    }
   }
   if (range.max_slots < range.min_slots) {
     return request.has_max_slots()

@@ -14,6 +14,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "executor/plan/spec/mesh.h"
 #include "executor/plan/spec/spec.h"
 #include "server/api/names.h"
 #include "server/scheduler/slots.h"
@@ -162,6 +163,7 @@ void SetSpec(JobRecord& job, const v1::JobSpec& spec) {
   job.max_slots = std::max(job.min_slots, spec.resources().max_slots());
   job.logical_ranks = spec.parallel().logical_ranks();
   job.group_ranks = std::max(1, spec.parallel().layout().tensor());
+  job.slot_step = static_cast<int>(plan::RanksInGroup(spec.parallel()));
   job.arithmetic_rule = RuleOf(spec.parallel().arithmetic());
   if (spec.resources().device() != v1::Resources::DEVICE_UNSPECIFIED) {
     job.device = v1::Resources::Device_Name(spec.resources().device());

@@ -65,6 +65,10 @@ absl::StatusOr<v1::Assignment> MakeAssignment(const DesiredRank& desired, const 
     return absl::InternalError(
         absl::StrCat(assignment.job_name(), ": the stored spec cannot be read"));
   }
+  if (desired.job.slot_step > 1) {  // workers of before know no range of it
+    assignment.mutable_spec()->mutable_resources()->set_min_slots(desired.attempt.world_size);
+    assignment.mutable_spec()->mutable_resources()->set_max_slots(desired.attempt.world_size);
+  }
   if (!desired.attempt.restore_uri.empty()) {
     v1::RestorePoint* restore = assignment.mutable_restore();
     restore->set_step(desired.attempt.restore_step);

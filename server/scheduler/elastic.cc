@@ -21,6 +21,24 @@ constexpr absl::Duration kLongestStart = absl::Minutes(5);  // that counts
 
 int LeastOf(const JobRecord& job) { return std::max(1, job.min_slots); }
 
+// Of so many slots, those that are whole steps of the job.
+size_t WholeSteps(const JobRecord& job, size_t slots) {
+  const auto step = static_cast<size_t>(std::max(1, job.slot_step));
+  return slots / step * step;
+}
+
+// How many slots it gives up so that so many become free.
+int GivesFor(const JobRecord& job, int slots) {
+  const int step = std::max(1, job.slot_step);
+  return (slots + step - 1) / step * step;
+}
+
+// In the order in which they are numbered, without those beyond the last whole step.
+void Arrange(const JobRecord& job, std::vector<Placement::Rank>& ranks) {
+  KeepGroupsTogether(ranks, job.group_ranks);
+  ranks.resize(WholeSteps(job, ranks.size()));
+}
+
 bool AnyOver(const AttemptRecord& attempt) {
   return std::any_of(attempt.ranks.begin(), attempt.ranks.end(), [](const RankRecord& rank) {
     return IsOver(rank.state) || rank.outcome != RankOutcome::kNone;
@@ -48,9 +66,10 @@ void GroupByNode(std::vector<Placement::Rank>& ranks) {
 }  // namespace
 
 int UsefulSlots(const JobRecord& job, int slots) {
-  if (job.logical_ranks < slots || slots < 1) return slots;
-  const int most_hosted = (job.logical_ranks + slots - 1) / slots;
-  return (job.logical_ranks + most_hosted - 1) / most_hosted;
+  const int step = std::max(1, job.slot_step), groups = slots / step;
+  if (job.logical_ranks < groups || groups < 1) return groups * step;
+  const int most_hosted = (job.logical_ranks + groups - 1) / groups;
+  return (job.logical_ranks + most_hosted - 1) / most_hosted * step;
 }
 
 bool IsElastic(const JobRecord& job, const AttemptRecord& attempt) {
@@ -70,8 +89,8 @@ std::optional<Resize> StayElsewhere(const JobRecord& job, const AttemptRecord& a
     away = rank.node;
     return true;
   });
+  Arrange(job, left);
   if (away.empty() || static_cast<int>(left.size()) < LeastOf(job)) return std::nullopt;
-  KeepGroupsTogether(left, job.group_ranks);
   Reason reason{reason::kResizing,
                 absl::StrCat(Change(attempt, left.size()), "nodes/", away, " is drained")};
   return Resize{.job_uid = job.uid,
@@ -91,7 +110,7 @@ Elastic::Elastic(const Cluster& cluster, const PlannerOptions& options, SlotTabl
   for (Gang& gang : gangs_) {
     const size_t most = static_cast<size_t>(gang.job->max_slots);
     if (gang.ranks.size() <= most) continue;
-    std::vector<size_t> go = ThatCouldGo(gang, {}, {});
+    std::vector<size_t> go = ThatCouldGo(gang, {}, {}).ranks;
     go.resize(gang.ranks.size() - most);
     Drop(gang, std::move(go));
     Decide(gang, false, absl::StrCat("it was asked to take at most ", most));
@@ -116,13 +135,16 @@ void Elastic::PlaceResized(const Cluster& cluster) {
                                     [&](int slot) { return slots_.IsFree(rank.node, slot); });
       if (free && static_cast<int>(ranks.size()) < job->max_slots) ranks.push_back(rank);
     }
+    const size_t left = ranks.size();
+    Arrange(*job, ranks);
     if (static_cast<int>(ranks.size()) < LeastOf(*job)) continue;
     if (!slots_.MayShare(slots_.DemandOf(*job), ranks)) continue;
     Reason reason = job->reason;
-    if (ranks.size() < job->resize->ranks.size()) {
-      absl::StrAppend(&reason.message, "; of these slots ", ranks.size(), " are left");
+    if (left < job->resize->ranks.size()) {
+      absl::StrAppend(
+          &reason.message, "; of these slots ", left, " are left",
+          ranks.size() < left ? absl::StrCat(", of which it takes ", ranks.size()) : "");
     }
-    KeepGroupsTogether(ranks, job->group_ranks);
     slots_.Take(ranks);
     placed_.insert(job->uid);
     pass_.decisions.placements.push_back({.job_uid = job->uid,
@@ -198,38 +220,44 @@ bool Elastic::MakeRoom(const JobRecord& job) {
   return false;
 }
 
-// Ranks of the gang whose slots are in `pool` and serve `demand`, all if it is empty; those that
-// are beyond the whole groups of their node first, then those on the nodes where it has fewest; no
-// more than it may lose.
-std::vector<size_t> Elastic::ThatCouldGo(const Gang& gang, const SlotDemand& demand,
-                                         const SlotTable::Pool& pool) const {
+// Ranks of the gang, no more than it may lose. First those whose slots are in `pool` and serve
+// `demand`, which all do if `pool` is empty; of these those that are beyond the whole groups of
+// their node, then those on the nodes where the gang has fewest.
+Elastic::Gift Elastic::ThatCouldGo(Gang& gang, const SlotDemand& demand,
+                                   const SlotTable::Pool& pool) const {
   std::map<std::string, int> on_node;
   std::vector<int> place;  // on its node, of each rank
   for (const Placement::Rank& rank : gang.ranks) place.push_back(on_node[rank.node]++);
   const int group = std::max(1, gang.job->group_ranks);
-  std::vector<size_t> ranks;
+  Gift gift{.gang = &gang};
+  std::vector<size_t>& ranks = gift.ranks;
+  std::vector<bool> serves;
   for (size_t i = 0; i < gang.ranks.size(); ++i) {
     const Placement::Rank& rank = gang.ranks[i];
-    const bool serves =
-        pool.empty() || std::all_of(rank.slots.begin(), rank.slots.end(), [&](int slot) {
-          return ahead_->Serves(demand, pool, rank.node, slot);
-        });
-    if (serves) ranks.push_back(i);
+    serves.push_back(pool.empty() ||
+                     std::all_of(rank.slots.begin(), rank.slots.end(), [&](int slot) {
+                       return ahead_->Serves(demand, pool, rank.node, slot);
+                     }));
+    gift.serve += serves.back() ? 1 : 0;
+    ranks.push_back(i);
   }
   std::stable_sort(ranks.begin(), ranks.end(), [&](size_t a, size_t b) {
     const std::string &of_a = gang.ranks[a].node, &of_b = gang.ranks[b].node;
     const int has_a = on_node[of_a], has_b = on_node[of_b];
     const bool whole_a = place[a] < has_a / group * group,
                whole_b = place[b] < has_b / group * group;
-    return std::tie(whole_a, has_a, of_b, b) < std::tie(whole_b, has_b, of_a, a);
+    const bool not_a = !serves[a], not_b = !serves[b];
+    return std::tie(not_a, whole_a, has_a, of_b, b) < std::tie(not_b, whole_b, has_b, of_a, a);
   });
   const int surplus = static_cast<int>(gang.ranks.size()) - LeastOf(*gang.job);
-  if (static_cast<int>(ranks.size()) > surplus) ranks.resize(std::max(0, surplus));
-  return ranks;
+  ranks.resize(std::max(0, surplus));
+  gift.serve = std::min(gift.serve, static_cast<int>(ranks.size()));
+  return gift;
 }
 
 // Takes from jobs that are resized anyway, then from those of the least priority, of these from
-// whom has most to give: so few as can be are resized.
+// whom gives up least that nobody asked for, because it gives whole groups, and then from whom has
+// most to give: so few as can be are resized.
 bool Elastic::MakeRoomIn(const SlotTable::Pool& pool, const SlotTable::Counts& counts,
                          const SlotDemand& demand, const JobRecord& job) {
   int missing = demand.count - (counts.free - counts.kept);
@@ -239,25 +267,27 @@ bool Elastic::MakeRoomIn(const SlotTable::Pool& pool, const SlotTable::Counts& c
   for (Gang& gang : gangs_) {
     const bool has_more = static_cast<int>(gang.ranks.size()) > LeastOf(*gang.job);
     if (!has_more || gang.job->priority > job.priority) continue;
-    Gift gift{&gang, ThatCouldGo(gang, demand, pool)};
-    if (gift.ranks.empty()) continue;
-    offered += static_cast<int>(gift.ranks.size());
+    Gift gift = ThatCouldGo(gang, demand, pool);
+    if (gift.serve == 0) continue;
+    offered += gift.serve;
     gifts.push_back(std::move(gift));
   }
   if (offered < missing) return false;
-  std::stable_sort(gifts.begin(), gifts.end(), [](const Gift& a, const Gift& b) {
-    const auto key = [](const Gift& gift) {
+  const int needed = missing;
+  std::stable_sort(gifts.begin(), gifts.end(), [needed](const Gift& a, const Gift& b) {
+    const auto key = [needed](const Gift& gift) {
+      const int asked = std::min(gift.serve, needed);
       return std::make_tuple(!gift.gang->decision.has_value(), gift.gang->job->priority,
-                             -static_cast<int>(gift.ranks.size()));
+                             GivesFor(*gift.gang->job, asked) - asked, -gift.serve);
     };
     return key(a) < key(b);
   });
   for (Gift& gift : gifts) {
     if (missing <= 0) break;
-    const size_t taken = std::min(gift.ranks.size(), static_cast<size_t>(missing));
-    gift.ranks.resize(taken);
-    missing -= static_cast<int>(taken);
     Gang& gang = *gift.gang;
+    const int goes = GivesFor(*gang.job, std::min(gift.serve, missing));
+    gift.ranks.resize(std::min(gift.ranks.size(), static_cast<size_t>(goes)));
+    missing -= std::min(gift.serve, static_cast<int>(gift.ranks.size()));
     Drop(gang, std::move(gift.ranks));
     if (gang.first.empty()) {
       gang.first = absl::StrCat("job ", job.job_id, " of priority ", job.priority);
@@ -305,8 +335,10 @@ void Elastic::GiveOut() {
   for (const Start& start : starts_) {
     Placement& placement = pass_.decisions.placements[start.placement];
     const SlotDemand demand = slots_.DemandOf(*start.job);
-    const std::vector<Placement::Rank> more = slots_.FindMore(
-        demand, placement.ranks, start.job->max_slots - static_cast<int>(placement.ranks.size()));
+    const size_t has = placement.ranks.size();
+    std::vector<Placement::Rank> more =
+        slots_.FindMore(demand, placement.ranks, start.job->max_slots - static_cast<int>(has));
+    more.resize(std::max(has, WholeSteps(*start.job, has + more.size())) - has);
     if (more.empty()) continue;
     slots_.Take(more);
     placement.ranks.insert(placement.ranks.end(), more.begin(), more.end());
@@ -323,7 +355,8 @@ void Elastic::Grow(Gang& gang) {
   if (gang.decision.has_value() || has >= job.max_slots) return;
   const SlotDemand demand = slots_.DemandOf(job);
   const SlotTable::Counts counts = slots_.CountIn(demand, slots_.PoolOf(demand, gang.ranks));
-  const int could_have = std::min(job.max_slots, has + counts.free - counts.kept);
+  const int within = std::clamp(has + counts.free - counts.kept, 0, job.max_slots);
+  const int could_have = static_cast<int>(WholeSteps(job, static_cast<size_t>(within)));
   const bool below = has < job.min_slots;  // a user has asked for more
   const int takes = std::max(UsefulSlots(job, could_have), std::min(could_have, job.min_slots));
   if (below && could_have < job.min_slots) return MoveWhole(gang, demand);

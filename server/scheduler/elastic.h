@@ -19,7 +19,7 @@
 namespace trainyard {
 
 // How many of `slots` make the job faster than fewer would: the rank that hosts most logical ranks
-// sets the pace.
+// sets the pace. Whole steps of the job (slot_step).
 int UsefulSlots(const JobRecord& job, int slots);
 
 // Whether the slots of a running job may change: it has more or fewer than it should or could.
@@ -70,14 +70,14 @@ class Elastic {
   struct Gift {
     Gang* gang = nullptr;
     std::vector<size_t> ranks;  // that could go, the best to go first
+    int serve = 0;              // so many of them, the first, have slots of use to whom it is for
   };
 
   void KeepForResizes(const Cluster& cluster);
   void PlaceResized(const Cluster& cluster);
   void FindGangs(const Cluster& cluster);
   void LookAhead(const Cluster& cluster);
-  std::vector<size_t> ThatCouldGo(const Gang& gang, const SlotDemand& demand,
-                                  const SlotTable::Pool& pool) const;
+  Gift ThatCouldGo(Gang& gang, const SlotDemand& demand, const SlotTable::Pool& pool) const;
   bool MakeRoomIn(const SlotTable::Pool& pool, const SlotTable::Counts& counts,
                   const SlotDemand& demand, const JobRecord& job);
   void Drop(Gang& gang, std::vector<size_t> ranks);

@@ -83,13 +83,16 @@ void DescribeSlots(const JobRecord& job, const AttemptRecord& attempt,
   if (slots >= job.max_slots) return;
   const int useful = UsefulSlots(job, job.max_slots);
   if (useful <= slots) {
-    details.push_back(absl::StrCat("more slots would not make it faster: of ", job.logical_ranks,
-                                   " logical ranks some slot would host as many"));
+    details.push_back(absl::StrCat(
+        "more slots would not make it faster: of ", job.logical_ranks, " logical ranks some ",
+        job.slot_step > 1 ? "group of slots" : "slot", " would host as many"));
     return;
   }
   const auto growths = static_cast<int>(GrowthsSince(job, snapshot.now).size());
   details.push_back(absl::StrCat(
-      "takes more slots once they have been of use to no waiting job for ",
+      "takes more slots",
+      job.slot_step > 1 ? absl::StrCat(", ", job.slot_step, " at a time (parallel.layout),") : "",
+      " once they have been of use to no waiting job for ",
       absl::FormatDuration(options.grow_after), ", at most ", options.most_growths,
       " times an hour (", growths, " of them in the last hour), and once it has run for ten times ",
       "as long as its start took"));

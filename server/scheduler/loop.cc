@@ -106,7 +106,7 @@ absl::Status SchedulerLoop::Lead(absl::Duration& wait) {
     wait = std::min({wait, left, options_.leader_lease / kLooksPerLease});
     if (left == absl::ZeroDuration()) stale_beat = other.beat;
     if (!stale_beat.has_value() && ReplicaOf(other.holder) != ReplicaOf(options_.holder)) {
-      state_ = SchedulerState();
+      BeginAnew();
       return absl::FailedPreconditionError(absl::StrCat(other.holder, " leads"));
     }
   }
@@ -116,15 +116,20 @@ absl::Status SchedulerLoop::Lead(absl::Duration& wait) {
     if (leader_.exchange(false)) spdlog::info("scheduler: no longer the leader");
     return lease.status();
   }
-  if (!leader_.exchange(true)) spdlog::info("scheduler: leads with epoch {}", lease->epoch);
   if (!judge_.has_value() || epoch_ != lease->epoch) {
     judge_.emplace(options_.lease);
     starts_.emplace(options_.start_limit);
-    state_ = SchedulerState();
+    BeginAnew();
   }
+  if (!leader_.exchange(true)) spdlog::info("scheduler: leads with epoch {}", lease->epoch);
   epoch_ = lease->epoch;
   renew_at_ = now + options_.leader_lease / 3;
   return absl::OkStatus();
+}
+
+void SchedulerLoop::BeginAnew() {
+  state_ = SchedulerState();
+  foretold_.Set({});
 }
 
 absl::Status SchedulerLoop::ReadChanges() {

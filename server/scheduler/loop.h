@@ -60,6 +60,7 @@ class SchedulerLoop {
   // Renews the lease of a leader in time, or takes it over where it stood still.
   // kFailedPrecondition: another replica leads; `wait` says when to look again.
   absl::Status Lead(absl::Duration& wait);
+  void BeginAnew();
   absl::Status ReadChanges();
   Pass Plan();
   void WakeFor(const Pass& pass, int applied);

@@ -33,7 +33,7 @@ DemandClass ClassOf(const JobRecord& job) {
 
 absl::Time ReasonDueAt(const JobRecord& job, absl::Time now, const PlannerOptions& options) {
   // A job that seems to come from the future was submitted before the store's clock went back.
-  if (job.reason.code != reason::kSubmitted || job.create_time > now) return absl::InfinitePast();
+  if (job.create_time > now) return absl::InfinitePast();
   if (options.tell_after == absl::ZeroDuration()) return job.create_time;
   const absl::Duration until = job.create_time + options.tell_after - absl::UnixEpoch();
   return absl::UnixEpoch() + absl::Ceil(until, kToldTogether);

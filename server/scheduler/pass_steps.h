@@ -46,7 +46,8 @@ void LookForLostNodes(const Cluster& cluster, const PlannerOptions& options, Pas
 // ranks.
 void LookAtRunning(const Cluster& cluster, const PlannerOptions& options, Pass& pass);
 
-// The time until which a job's reason is not written; a time in the past: it may be written.
+// The time until which a job is too young for its reason to be written, whatever reason it was
+// submitted with; a time in the past: it may be written.
 absl::Time ReasonDueAt(const JobRecord& job, absl::Time now, const PlannerOptions& options);
 
 // Why a job waits, as it is stored.

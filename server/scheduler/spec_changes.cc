@@ -8,8 +8,7 @@
 namespace trainyard {
 namespace {
 
-// Numbers of slots that are tried until one is accepted: parallel.layout.tensor, of which it must
-// be a multiple, is at most as large.
+// Numbers of slots that are tried until one is accepted.
 constexpr int kMostTried = 128;
 
 }  // namespace
@@ -17,7 +16,8 @@ constexpr int kMostTried = 128;
 SpecChanges::SpecChanges(const JobRecord& job, AcceptsSpec accepts)
     : accepts_(std::move(accepts)),
       min_slots_(std::max(1, job.min_slots)),
-      max_slots_(std::max(min_slots_, job.max_slots)) {
+      max_slots_(std::max(min_slots_, job.max_slots)),
+      slot_step_(std::max(1, job.slot_step)) {
   known_ = !job.spec.empty() && spec_.ParseFromString(job.spec);
 }
 
@@ -46,7 +46,9 @@ bool SpecChanges::MayHaveSlots(int min_slots, int max_slots) const {
 }
 
 int SpecChanges::MostSlots(int most) const {
-  for (int slots = most; slots > std::max(0, most - kMostTried); --slots) {
+  const int first = most / slot_step_ * slot_step_;
+  for (int slots = first; slots > 0 && slots > first - kMostTried * slot_step_;
+       slots -= slot_step_) {
     if (MayHaveSlots(slots, max_slots_) || MayHaveSlots(slots, slots)) return slots;
   }
   return 0;

@@ -45,6 +45,7 @@ class SpecChanges {
   bool known_ = false;
   int min_slots_ = 1;
   int max_slots_ = 1;
+  int slot_step_ = 1;
 };
 
 }  // namespace trainyard

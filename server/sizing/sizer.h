@@ -40,9 +40,9 @@ struct SizerOptions {
   absl::Duration longest = absl::Seconds(25);
 
   int64_t cache_bytes = int64_t{16} << 20;  // of sizings that are kept; 0: none
-  // How long it holds what a look at the files of a spec found. Who submits hundreds of jobs a
-  // second does not wait for as many looks; and who writes a file anew within this time changes it
-  // under the job before, which is planned by then and has not read it.
+  // How long it holds what a look at the files of a spec found, so that who submits hundreds of
+  // jobs a second does not wait for as many looks. A file that is written anew within this time is
+  // planned with as it was before, as if the job had been submitted just before that.
   absl::Duration look_holds = absl::Milliseconds(20);
 };
 

@@ -205,6 +205,12 @@ std::string BytesOf(const pqxx::row& row, const char* column) {
   return pqxx::binarystring(row[column]).str();
 }
 
+int StoredMaxSlots(const JobRecord& job) {
+  return job.slot_step > 1 ? job.min_slots : job.max_slots;
+}
+
+int StoredMostSlots(const JobRecord& job) { return job.slot_step > 1 ? job.max_slots : 0; }
+
 JobRecord JobOf(const pqxx::row& row) {
   JobRecord job;
   job.uid = TextOf(row, "uid");
@@ -221,8 +227,9 @@ JobRecord JobOf(const pqxx::row& row) {
   job.priority = row["priority"].as<int>();
   job.logical_ranks = row["logical_ranks"].as<int>();
   job.group_ranks = row["group_ranks"].as<int>();
+  job.slot_step = row["slot_step"].as<int>();
   job.min_slots = row["min_slots"].as<int>();
-  job.max_slots = row["max_slots"].as<int>();
+  job.max_slots = std::max(row["max_slots"].as<int>(), row["most_slots"].as<int>());
   job.resize = ResizeOf(row);
   job.device = TextOf(row, "device");
   job.bytes_per_slot = row["bytes_per_slot"].as<int64_t>();

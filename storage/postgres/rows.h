@@ -17,6 +17,11 @@ namespace trainyard::postgres {
 std::string BytesOf(const pqxx::row& row, const char* column);
 // `spec` and `plan_summary` are filled when the row has them.
 JobRecord JobOf(const pqxx::row& row);
+
+// What columns keep of a job's greatest number of slots. Of one that takes them in steps a server
+// of before sees its least number alone, on which it may run whatever it knows of steps.
+int StoredMaxSlots(const JobRecord& job);
+int StoredMostSlots(const JobRecord& job);
 // Rows ordered by (job, attempt, rank), one per rank.
 std::vector<AttemptRecord> AttemptsOf(const pqxx::result& rows);
 NodeRecord NodeOf(const pqxx::row& row);

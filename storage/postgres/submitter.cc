@@ -52,7 +52,8 @@ absl::StatusOr<JobRecord> FindConflictingJob(Transaction& transaction, const Job
 struct Columns {
   std::vector<std::string> uids, projects, job_ids, creators, request_ids, labels, devices, codes,
       messages, specs, plans, rules;
-  std::vector<int> priorities, min_slots, max_slots, max_restarts, logical_ranks, groups;
+  std::vector<int> priorities, min_slots, max_slots, max_restarts, logical_ranks, groups,
+      steps_of_slots, most_slots;
   std::vector<int64_t> bytes, steps, backoffs;
 
   void Add(const JobRecord& j) {
@@ -64,13 +65,15 @@ struct Columns {
     labels.push_back(MapJson(j.labels));
     priorities.push_back(j.priority);
     min_slots.push_back(j.min_slots);
-    max_slots.push_back(j.max_slots);
+    max_slots.push_back(StoredMaxSlots(j));
     devices.push_back(j.device);
     bytes.push_back(j.bytes_per_slot);
     steps.push_back(j.total_steps);
     max_restarts.push_back(j.max_restarts);
     logical_ranks.push_back(j.logical_ranks);
     groups.push_back(j.group_ranks);
+    steps_of_slots.push_back(j.slot_step);
+    most_slots.push_back(StoredMostSlots(j));
     rules.emplace_back(ArithmeticRuleName(j.arithmetic_rule));
     backoffs.push_back(absl::ToInt64Microseconds(j.backoff));
     codes.push_back(j.reason.code);
@@ -82,16 +85,18 @@ struct Columns {
   Params Values() const {
     return Params(uids, projects, job_ids, creators, request_ids, labels, priorities, min_slots,
                   max_slots, devices, bytes, steps, max_restarts, backoffs, codes, messages, specs,
-                  plans, logical_ranks, rules, groups, static_cast<int64_t>(uids.size()));
+                  plans, logical_ranks, rules, groups, steps_of_slots, most_slots,
+                  static_cast<int64_t>(uids.size()));
   }
 };
 
 Params ValuesOf(const JobRecord& j) {
   return Params(j.uid, j.project, j.job_id, j.creator, j.request_id, MapJson(j.labels), j.priority,
-                j.min_slots, j.max_slots, j.device, j.bytes_per_slot, j.total_steps, j.max_restarts,
-                j.backoff, j.reason.code, j.reason.message, ByteaLiteral(j.spec),
+                j.min_slots, StoredMaxSlots(j), j.device, j.bytes_per_slot, j.total_steps,
+                j.max_restarts, j.backoff, j.reason.code, j.reason.message, ByteaLiteral(j.spec),
                 ByteaLiteral(j.plan_summary), j.logical_ranks,
-                ArithmeticRuleName(j.arithmetic_rule), j.group_ranks);
+                ArithmeticRuleName(j.arithmetic_rule), j.group_ranks, j.slot_step,
+                StoredMostSlots(j));
 }
 
 pqxx::result InsertAll(Transaction& transaction, const std::vector<const JobRecord*>& jobs) {

@@ -171,8 +171,9 @@ absl::StatusOr<int64_t> WriteJob(Transaction& transaction, const JobRecord& befo
   const bool resized = job.min_slots != before.min_slots || job.max_slots != before.max_slots ||
                        job.resize != before.resize;
   if (resized) {
-    transaction.Run(kUpdateSlots, Params(job.uid, job.min_slots, job.max_slots, job.bytes_per_slot,
-                                         ResizeJson(job.resize)));
+    transaction.Run(kUpdateSlots,
+                    Params(job.uid, job.min_slots, StoredMaxSlots(job), job.bytes_per_slot,
+                           ResizeJson(job.resize), job.slot_step, StoredMostSlots(job)));
   }
   const int64_t first_sequence = written[0][0].as<int64_t>() - items + 1;
   TY_RETURN_IF_ERROR(

@@ -252,6 +252,7 @@ absl::StatusOr<JobChange> SetSlotRange(const JobRecord& job, int64_t version,
   change.job.min_slots = range.min_slots;
   change.job.max_slots = range.max_slots;
   change.job.bytes_per_slot = range.bytes_per_slot;
+  change.job.slot_step = range.slot_step;
   TY_RETURN_IF_ERROR(CheckSubmission(change.job));
   change.job.version += 1;
   change.changed = true;

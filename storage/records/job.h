@@ -177,6 +177,7 @@ struct SlotRange {
   int min_slots = 1;
   int max_slots = 1;
   int64_t bytes_per_slot = 0;
+  int slot_step = 1;  // as JobRecord has it
 };
 
 struct JobRecord {
@@ -205,6 +206,10 @@ struct JobRecord {
   // Changes.
   int min_slots = 1;  // it runs on so many slots at least, and on
   int max_slots = 1;  // so many at most
+  // It takes slots in steps of so many, the ranks of a group that shares logical ranks
+  // (parallel.layout): min_slots and max_slots are multiples. 1: any number; or of a server of
+  // before, and then min_slots is max_slots.
+  int slot_step = 1;
   std::optional<ResizeRecord> resize;
   JobState state = JobState::kQueued;
   Reason reason;

@@ -15,6 +15,9 @@ TEST_P(StoreSuite, SubmittedJobReadsBackAsItWas) {
   job.priority = -7;
   job.device = "CUDA";
   job.group_ranks = 4;
+  job.slot_step = 8;
+  job.min_slots = 8;
+  job.max_slots = 24;
   job.bytes_per_slot = int64_t{80} << 30;
   const auto made = jobs().Submit(job);
   ASSERT_OK(made.status());
@@ -27,6 +30,9 @@ TEST_P(StoreSuite, SubmittedJobReadsBackAsItWas) {
   EXPECT_EQ(read.priority, -7);
   EXPECT_EQ(read.device, "CUDA");
   EXPECT_EQ(read.group_ranks, 4);
+  EXPECT_EQ(read.slot_step, 8);
+  EXPECT_EQ(read.min_slots, 8);
+  EXPECT_EQ(read.max_slots, 24);
   EXPECT_EQ(read.bytes_per_slot, job.bytes_per_slot);
   EXPECT_EQ(read.backoff, job.backoff);
   EXPECT_EQ(read.state, JobState::kQueued);

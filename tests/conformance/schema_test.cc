@@ -124,12 +124,49 @@ TEST(Migrations, JobsOfServersBeforeHaveNoResizeAndMayBeGivenARange) {
       EXPECT_EQ(job->arithmetic_rule, ArithmeticRule::kUnknown);
       EXPECT_EQ(job->arithmetic, "");
       EXPECT_EQ(job->group_ranks, 1);
+      EXPECT_EQ(job->slot_step, 1);
+      EXPECT_EQ(job->max_slots, 1);
       EXPECT_FALSE(job->resize.has_value());
       EXPECT_OK(stores->jobs().SetSlotRange({"default", id}, 0, {1, 3, 5}, "x").status());
       EXPECT_EQ(stores->jobs().Get({"default", id})->max_slots, 3);
     }
   }
   EXPECT_OK(SharedPostgres().DropDatabase("before"));
+}
+
+// They would give it numbers of slots between the steps.
+TEST(Migrations, ServersBeforeSeeTheLeastSlotsOfAJobThatTakesThemInSteps) {
+  ASSERT_OK(SharedPostgres().CreateDatabase("steps"));
+  ASSERT_OK(postgres::Migrate(SharedPostgres().Conninfo("steps")));
+  {
+    const std::unique_ptr<Stores> stores = OpenOrDie(SharedPostgres().Conninfo("steps"));
+    const auto both = [&] {
+      const absl::StatusOr<JobRecord> job = stores->jobs().Get({"default", "a"});
+      EXPECT_EQ(job->slot_step, 2);
+      return absl::StrCat(QueryOrDie("steps", "SELECT min_slots || ' ' || max_slots FROM jobs"),
+                          ", ", job->min_slots, " ", job->max_slots);
+    };
+    JobRecord job = Named("a");
+    job.slot_step = job.min_slots = 2;
+    job.max_slots = 6;
+    ASSERT_OK(stores->jobs().Submit(job).status());
+    EXPECT_EQ(both(), "2 2, 2 6");
+    ASSERT_OK(stores->jobs().SetSlotRange({"default", "a"}, 0, {4, 8, 5, 2}, "x").status());
+    EXPECT_EQ(both(), "4 4, 4 8");
+    ASSERT_OK(stores->jobs().SetSlotRange({"default", "a"}, 0, {2, 4, 5, 2}, "x").status());
+    EXPECT_EQ(both(), "2 2, 2 4");
+    // One of a server of before, which knows no steps, gets them with its first range.
+    QueryOrDie("steps",
+               "UPDATE jobs SET min_slots = 2, max_slots = 2, slot_step = 1, most_slots = 0");
+    EXPECT_EQ(stores->jobs().Get({"default", "a"})->slot_step, 1);
+    ASSERT_OK(stores->jobs().SetSlotRange({"default", "a"}, 0, {2, 4, 5, 2}, "x").status());
+    EXPECT_EQ(both(), "2 2, 2 4");
+    ASSERT_OK(stores->jobs().Cancel({"default", "a"}, 0, {"TEST", "a test"}).status());
+    EXPECT_EQ(stores->jobs().Get({"default", "a"})->max_slots, 4) << "in the history, too";
+    ASSERT_OK(stores->jobs().Resume({"default", "a"}, 0, {"TEST", "a test"}).status());
+    EXPECT_EQ(both(), "2 2, 2 4");
+  }
+  EXPECT_OK(SharedPostgres().DropDatabase("steps"));
 }
 
 TEST(Constraints, TransitionTableIsThatOfTheCode) {

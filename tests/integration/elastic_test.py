@@ -6,7 +6,7 @@ import signal
 import unittest
 
 from replicas import MovingWatcher, Replicas
-from yard import ENDED, eventually, gpt, jobs_pb, kill, resources_pb, run_services_pb, text_file, values_of
+from yard import ENDED, eventually, gpt, grpc, jobs_pb, kill, resources_pb, run_services_pb, text_file, values_of
 
 ENDLESS = 1000000  # steps
 
@@ -14,8 +14,8 @@ ENDLESS = 1000000  # steps
 class ElasticYard(Replicas):
     """One server that lets jobs grow soon, and agents of one slot."""
 
-    def __init__(self):
-        super().__init__(servers=1, agents=3)
+    def __init__(self, agents):
+        super().__init__(servers=1, agents=agents)
 
     def _server(self, i, port):
         part = super()._server(i, port)
@@ -30,9 +30,11 @@ class ElasticYard(Replicas):
                 kill(pid)
 
 
-class ElasticTest(unittest.TestCase):
+class ElasticCase(unittest.TestCase):
+    agents = 3
+
     def setUp(self):
-        self.yard = self.enterContext(ElasticYard())
+        self.yard = self.enterContext(ElasticYard(self.agents))
         self.text = text_file(self.yard.dir)
 
     def elastic(self, steps, **resources):
@@ -67,6 +69,8 @@ class ElasticTest(unittest.TestCase):
         return eventually(lambda: [c for c in self.yard.checkpoints(name) if c.step > step], 60,
                           f"a checkpoint of {name} after step {step}")[-1]
 
+
+class ElasticTest(ElasticCase):
     def test_an_elastic_job_grows_and_shrinks_and_keeps_the_same_bits(self):
         blocker = self.endless(2)
         self.yard.wait_for(blocker, resources_pb.RUNNING)
@@ -125,6 +129,38 @@ class ElasticTest(unittest.TestCase):
                                          "resized 1 -> 2: no waiting job could use 1 more",
                                          "resized 2 -> 1: nodes/node-", "resized 1 -> 2: no waiting")):
             self.assertIn(words, message)
+
+
+class ElasticGroupsTest(ElasticCase):
+    agents = 4
+
+    def test_groups_that_share_layers_come_and_go_as_a_whole(self):
+        def grouped(steps, **resources):
+            spec = self.elastic(steps, min_slots=2, **{"max_slots": 4} | resources)
+            spec["training"]["batch_size"] = 4
+            spec["parallel"] = {"logical_ranks": 2, "tensor": 2, "layout": {"tensor": 2}}
+            return spec
+        blocker = self.endless(1)
+        self.yard.wait_for(blocker, resources_pb.RUNNING)
+        name = self.yard.submit(grouped(ENDLESS)).name
+        self.runs_on(name, 2)
+        self.cancel(blocker)
+        self.runs_on(name, 4)
+        other = self.endless(1)
+        self.yard.wait_for(other, resources_pb.RUNNING)
+        self.runs_on(name, 2)
+        with self.assertRaises(grpc.RpcError) as refused:
+            self.yard.api.job.ResizeJob(jobs_pb.ResizeJobRequest(name=name, max_slots=3))
+        self.assertEqual(refused.exception.details(),
+                         "max_slots: found 3, expected a multiple of 2 (spec.parallel.layout) up to 4")
+        self.cancel(other)
+        job = self.runs_on(name, 4)
+        saved = self.checkpoint_after(name, job.step)
+        self.cancel(name)
+        self.yard.wait_for(name, resources_pb.CANCELLED)
+        alone = self.yard.submit(grouped(saved.step, max_slots=2)).name
+        self.yard.wait_for(alone, resources_pb.SUCCEEDED, 120)
+        self.assertEqual(saved.weights_sha256, self.yard.final_digest(alone))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,9 @@ void Yard::CheckSlots(const JobRecord& job, const AttemptRecord& attempt) {
   if (ranged && (ranks < job.min_slots || ranks > job.max_slots)) {
     Breach(absl::StrCat(job.uid, " has ", ranks, " ranks, of ", DescribeRange(job)));
   }
+  if (ranks % job.slot_step != 0) {
+    Breach(absl::StrCat(job.uid, " has ", ranks, " ranks, in steps of ", job.slot_step));
+  }
   const size_t growths = job.resize.has_value() ? job.resize->growths.size() : 0;
   if (growths > static_cast<size_t>(PlannerOptions().most_growths)) {
     Breach(absl::StrCat(job.uid, " has grown ", growths, " times in an hour"));

@@ -77,8 +77,8 @@ void Yard::SubmitSome() {
   const bool elastic = Chance(40);
   if (elastic) job.max_slots += 1 + Draw(4);
   job.logical_ranks = job.max_slots + Draw(3);
-  // Ranks that share shards: it decides where a gang goes, never whether it goes.
-  if (!elastic && job.min_slots % 2 == 0) job.group_ranks = 2;
+  // Ranks that share shards: they decide where a gang goes, and that it has an even number.
+  if (job.min_slots % 2 == 0 && job.max_slots % 2 == 0) job.group_ranks = job.slot_step = 2;
   constexpr ArithmeticRule kRules[] = {ArithmeticRule::kUnknown, ArithmeticRule::kAny,
                                        ArithmeticRule::kSameInAttempt, ArithmeticRule::kSame};
   job.arithmetic_rule = kRules[Draw(4)];
@@ -108,9 +108,10 @@ void Yard::SubmitSome() {
 // What the job has now it keeps until it is resized, but every attempt from then on is in the
 // range.
 void Yard::SetRange(const SimJob& job) {
-  const int least = 1 + Draw(3);
+  const int least = 1 + Draw(3), most = least + Draw(4);
   const absl::StatusOr<JobRecord> before = stores_.jobs().Get(job.name);
-  (void)users_.SetSlotRange(job.name, 0, {least, least + Draw(4), 50}, "sim");
+  const int step = before.ok() ? before->slot_step : 1;
+  (void)users_.SetSlotRange(job.name, 0, {least * step, most * step, 50, step}, "sim");
   const absl::StatusOr<JobRecord> now = stores_.jobs().Get(job.name);
   if (!before.ok() || !now.ok() || now->version == before->version) return;
   ++faults_seen_["jobs of another range of slots"];

@@ -24,7 +24,7 @@ absl::Status CheckScheduleFits(const v1::Schedule& schedule, int64_t steps);
 absl::Status CheckOptimizerFitsSchedule(const v1::Optimizer& optimizer,
                                         const v1::Schedule& schedule);
 absl::Status ResolvePrecision(v1::Precision& precision);
-absl::Status ResolveResources(v1::Resources& resources);
+absl::Status ResolveResources(v1::Resources& resources, const v1::Parallel& parallel);
 absl::Status ResolveParallel(v1::Parallel& parallel, int64_t slots);
 // What is not built yet of layers that are cut across ranks, of a resolved spec.
 absl::Status CheckMesh(const v1::JobSpec& spec);

@@ -106,16 +106,18 @@ namespace {
 // Planning takes time by the square of them.
 constexpr int64_t kMostLayerShards = 2048;
 
-// What is not built yet where several ranks share a logical rank.
+// Where several ranks share a logical rank: how many slots it may have, and what is not built yet.
 absl::Status CheckSharedRanks(const v1::JobSpec& spec) {
   const v1::Layout& layout = spec.parallel().layout();
   const bool staged = layout.pipeline() > 1;
   const std::string axis = staged ? "layout.pipeline" : "layout.tensor";
   const std::string with =
       absl::StrCat(" with spec.parallel.", axis, " ", staged ? layout.pipeline() : layout.tensor());
-  if (spec.resources().min_slots() != spec.resources().max_slots()) {
-    return NotBuilt("spec.resources.min_slots", "an elastic job" + with,
-                    absl::StrCat("use as many as max_slots, ", spec.resources().max_slots()));
+  const int64_t sharing = RanksInGroup(spec.parallel()), least = spec.resources().min_slots();
+  if (least % sharing != 0) {  // a step below max_slots, which is a multiple
+    return Invalid("spec.resources.min_slots", least, " is not a multiple of the ", sharing,
+                   " ranks that share a logical rank (spec.parallel.layout); use ",
+                   (least / sharing + 1) * sharing);
   }
   if (spec.training().on_non_finite() == v1::Training::ROLL_BACK) {
     return NotBuilt("spec.training.on_non_finite", "ROLL_BACK" + with, "use HALT");

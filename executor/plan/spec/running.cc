@@ -1,6 +1,7 @@
 // Where and how a job runs: precision, resources, evaluation, checkpoints, retries.
 
 #include "executor/plan/spec/checks.h"
+#include "executor/plan/spec/mesh.h"
 #include "executor/plan/spec/spec.h"
 #include "storage/base/status.h"
 
@@ -36,9 +37,14 @@ absl::Status ResolvePrecision(v1::Precision& precision) {
                  v1::Precision::Compute_Name(precision.compute()), "; use FP16 or leave it out");
 }
 
-absl::Status ResolveResources(v1::Resources& resources) {
+absl::Status ResolveResources(v1::Resources& resources, const v1::Parallel& parallel) {
   const std::string at = "spec.resources.";
-  if (!resources.has_min_slots()) resources.set_min_slots(1);
+  if (!resources.has_min_slots()) {
+    // One group of ranks, unless that is more than there can be, which ResolveParallel refuses.
+    const int64_t most = resources.has_max_slots() ? resources.max_slots() : kMostSlots;
+    const int64_t group = RanksInGroup(parallel);
+    resources.set_min_slots(group <= most ? static_cast<int32_t>(group) : 1);
+  }
   if (!resources.has_max_slots()) resources.set_max_slots(resources.min_slots());
   TY_RETURN_IF_ERROR(CheckRange(at + "min_slots", resources.min_slots(), 1, kMostSlots));
   TY_RETURN_IF_ERROR(CheckRange(at + "max_slots", resources.max_slots(), 1, kMostSlots));

@@ -65,7 +65,7 @@ absl::StatusOr<v1::JobSpec> ResolveSpec(const v1::JobSpec& spec) {
   TY_RETURN_IF_ERROR(ResolveModel(*s.mutable_model()));
   TY_RETURN_IF_ERROR(ResolveData(*s.mutable_data()));
   TY_RETURN_IF_ERROR(CheckModelFitsData(s.model(), s.data()));
-  TY_RETURN_IF_ERROR(ResolveResources(*s.mutable_resources()));
+  TY_RETURN_IF_ERROR(ResolveResources(*s.mutable_resources(), s.parallel()));
   TY_RETURN_IF_ERROR(ResolveParallel(*s.mutable_parallel(), s.resources().max_slots()));
   TY_RETURN_IF_ERROR(ResolveTraining(*s.mutable_training(), s.parallel().logical_ranks()));
   TY_RETURN_IF_ERROR(ResolveOptimizer(*s.mutable_optimizer()));

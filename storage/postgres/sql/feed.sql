@@ -12,7 +12,7 @@ FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], 
 -- name: ReadFeeds
 -- Of each job (its place in the arrays): items with their sequence, points of the table `metrics` among them; heads, of
 -- which one may begin before, as may the first row of kind ITEMS; and the next chunks ($4), of which the first may. Of
--- kind SUBMITTED is the first item of a job that was submitted as most are: no row says what the job itself does. What
+-- kind SUBMITTED is the first item: no row says what the job itself does, but for jobs of older servers. What
 -- one statement reads, it reads of one state. Not in order. One index range per job and table, whatever the plan takes
 -- the arrays for.
 SELECT w.place, items.*

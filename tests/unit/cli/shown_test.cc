@@ -97,6 +97,11 @@ TEST(Shown, RanksSayHowManyLogicalRanksTheyHost) {
   EXPECT_EQ(RanksText(spec), "3, each with 2 or 3 of the 8 logical ranks");
   spec.clear_parallel();
   EXPECT_EQ(RanksText(spec), "3, a logical rank each");
+  spec.mutable_parallel()->set_logical_ranks(3);
+  spec.mutable_parallel()->mutable_layout()->set_tensor(2);
+  spec.mutable_resources()->set_min_slots(2);
+  spec.mutable_resources()->set_max_slots(6);
+  EXPECT_EQ(RanksText(spec), "2 to 6 in groups of 2, which share 3 logical ranks");
 }
 
 }  // namespace

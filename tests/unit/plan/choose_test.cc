@@ -119,15 +119,19 @@ TEST(ChooseMesh, KeepsWhatTheJobSays) {
   }
 }
 
-TEST(ChooseMesh, CutsNoElasticJobIntoGroups) {
+TEST(ChooseMesh, CutsAnElasticJobIntoGroupsOfWhichItsLeastSlotsAreAMultiple) {
   v1::JobSpec spec = OnFourSlots();
   spec.mutable_resources()->set_min_slots(2);
   spec = ResolveSpec(spec).value();
   spec.mutable_parallel()->set_shard(v1::Parallel::NONE);
-  const ChosenMesh none = Choose(spec, BytesOf(spec) / 2);
+  const ChosenMesh cut = Choose(spec, BytesOf(spec) - 1);
+  ASSERT_TRUE(cut.fits) << cut.why;
+  EXPECT_EQ(RanksInGroup(cut.spec.parallel()), 2);
+  EXPECT_EQ(cut.spec.resources().min_slots(), 2);
+  const ChosenMesh none = Choose(spec, 1);
   EXPECT_FALSE(none.fits);
-  EXPECT_THAT(none.why,
-              HasSubstr("; refused: pipeline 2 (spec.resources.min_slots: an elastic job"));
+  EXPECT_THAT(none.why, HasSubstr("; refused: pipeline 4 (spec.resources.min_slots: 2 is not a "
+                                  "multiple of the 4 ranks"));
   spec.mutable_parallel()->clear_shard();
   EXPECT_TRUE(Choose(spec, BytesWith(spec, v1::Parallel::GRADIENTS)).fits);
 }

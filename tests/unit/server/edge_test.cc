@@ -420,6 +420,25 @@ TEST(Assignment, TimeThatPassesIsNoChangeOfTheDesiredSet) {
   EXPECT_EQ(early->rank_addresses(0), "host:29403");
 }
 
+// Workers of before refuse a range with a layout.
+TEST(Assignment, RanksInGroupsAreToldOfTheirOwnNumberOfSlots) {
+  v1::JobSpec spec;
+  spec.mutable_resources()->set_min_slots(2);
+  spec.mutable_resources()->set_max_slots(6);
+  DesiredRank rank;
+  rank.job.uid = "0123456789";
+  rank.job.spec = spec.SerializeAsString();
+  rank.attempt.world_size = 4;
+  const auto range = [&rank] {
+    const v1::Resources resources =
+        MakeAssignment(rank, "file:///r", absl::Now())->spec().resources();
+    return std::pair(resources.min_slots(), resources.max_slots());
+  };
+  EXPECT_EQ(range(), std::pair(2, 6));
+  rank.job.slot_step = 2;
+  EXPECT_EQ(range(), std::pair(4, 4));
+}
+
 TEST(Assignment, RanksAreReachedAtThePortsOfTheirSlots) {
   EXPECT_EQ(*RankAddress("host", 3), "host:29403");
   EXPECT_EQ(*RankAddress("host:31000", 3), "host:31003");

@@ -277,6 +277,92 @@ TEST(Elastic, AJobThatStartsOrWhoseRankIsGoneIsLeftAlone) {
   EXPECT_THAT(Resizes(Decide(s)), IsEmpty());
 }
 
+// Ranks of groups that share logical ranks come and go as whole groups.
+constexpr JobSpecs kPairs{.id = "e", .slots = 2, .most_slots = 6, .logical_ranks = 3, .step = 2};
+
+TEST(ElasticGroups, StartAsManyAsThereIsRoomFor) {
+  EXPECT_THAT(
+      PlacedSlots(Decide(
+          Snapshots().Node({.name = "n", .cpu = 3}).Node({.name = "o", .cpu = 2}).Queued(kPairs))),
+      ElementsAre("uid-e o/0 o/1 n/0 n/1"));
+  EXPECT_THAT(PlacedSlots(Decide(Snapshots().Node({.name = "n", .cpu = 3}).Queued(kPairs))),
+              ElementsAre("uid-e n/0 n/1"));
+}
+
+TEST(ElasticGroups, GiveWayAsAWhole) {
+  const auto with = [](int slots) {
+    Snapshots s;
+    s.Node({.name = "n", .cpu = 6})
+        .Running(kPairs, "n", {0, 1, 2, 3, 4, 5})
+        .Queued({.id = "x", .slots = slots});
+    return Resizes(Decide(s));
+  };
+  EXPECT_THAT(with(1), ElementsAre("uid-e: resized 6 -> 4: job x of priority 0 waits"));
+  EXPECT_THAT(with(2), ElementsAre("uid-e: resized 6 -> 4: job x of priority 0 waits"));
+  EXPECT_THAT(with(3), ElementsAre("uid-e: resized 6 -> 2: job x of priority 0 waits"));
+  EXPECT_THAT(with(4), ElementsAre("uid-e: resized 6 -> 2: job x of priority 0 waits"));
+  EXPECT_THAT(with(5), IsEmpty());
+}
+
+TEST(ElasticGroups, ThatWouldGiveMoreThanIsAskedForAreSpared) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 9})
+      .Running(kPairs, "n", {0, 1, 2, 3, 4, 5})
+      .Running({.id = "f", .slots = 1, .most_slots = 3}, "n", {6, 7, 8})
+      .Queued({.id = "x"});
+  EXPECT_THAT(Resizes(Decide(s)), ElementsAre("uid-f: resized 3 -> 2: job x of priority 0 waits"));
+}
+
+// With the slot that is of use goes one that is not.
+TEST(ElasticGroups, GiveWayWithSlotsThatNobodyAskedFor) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 3})
+      .Node({.name = "big", .cpu = 1, .bytes = int64_t{64} << 30})
+      .Running(kPairs, "n", {0, 1, 2, 0})
+      .Queued({.id = "x", .bytes = int64_t{32} << 30});
+  s.snapshot.attempts.back().ranks[3].node = "big";
+  const Pass pass = Decide(s);
+  ASSERT_THAT(Resizes(pass), ElementsAre("uid-e: resized 4 -> 2: job x of priority 0 waits"));
+  for (const Placement::Rank& rank : pass.decisions.resizes[0].ranks) EXPECT_EQ(rank.node, "n");
+}
+
+TEST(ElasticGroups, GrowByWholeGroups) {
+  const auto with = [](int slots, int logical_ranks) {
+    Snapshots s;
+    JobSpecs pairs = kPairs;
+    pairs.logical_ranks = logical_ranks;
+    s.Node({.name = "n", .cpu = slots, .lease_left = absl::Hours(9)}).Running(pairs, "n", {0, 1});
+    return Resizes(Decide(SpareFor(s, absl::Hours(1))));
+  };
+  EXPECT_THAT(with(3, 3), IsEmpty());
+  EXPECT_THAT(with(5, 2), ElementsAre("uid-e: resized 2 -> 4: no waiting job could use 2 more"));
+  EXPECT_THAT(with(6, 3), ElementsAre("uid-e: resized 2 -> 6: no waiting job could use 4 more"));
+  EXPECT_THAT(with(6, 4), ElementsAre("uid-e: resized 2 -> 4: no waiting job could use 2 more"))
+      << "four logical ranks are no faster on three groups";
+}
+
+TEST(ElasticGroups, GoOnWithoutADrainedNode) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 3}).Node({.name = "m", .cpu = 1, .draining = true});
+  s.Running(kPairs, "n", {0, 1, 2, 0});
+  s.snapshot.attempts.back().ranks[3].node = "m";
+  EXPECT_THAT(Resizes(Decide(s)), ElementsAre("uid-e: resized 4 -> 2: nodes/m is drained"));
+}
+
+TEST(ElasticGroups, AResizedJobGetsWholeGroupsOfWhatIsLeft) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 4}).Queued(kPairs);
+  JobRecord& e = LastJob(s);
+  e.attempt = 1;
+  e.reason = {reason::kResizing, "resized 6 -> 4: job x of priority 9 waits"};
+  e.resize =
+      ResizeRecord{.attempt = 1, .ranks = {{"n", {1}}, {"gone", {0}}, {"n", {2}}, {"n", {3}}}};
+  const Pass pass = Decide(s);
+  EXPECT_EQ(pass.decisions.placements[0].reason.message,
+            "resized 6 -> 4: job x of priority 9 waits; of these slots 3 are left, of which it "
+            "takes 2");
+}
+
 TEST(Elastic, ExplainSaysHowManySlotsAndWhyNotMore) {
   Snapshots s;
   s.Node({.name = "n", .cpu = 4})

@@ -437,6 +437,8 @@ TEST(SchedulerState, DecidesInPiecesUntilNothingIsLeft) {
 TEST(SchedulerState, AJobIsToldWhyItWaitsOnceItHasWaited) {
   Snapshots s;
   s.Queued({.id = "young", .age_seconds = 1}).Queued({.id = "old", .age_seconds = 3});
+  s.Queued({.id = "foretold", .age_seconds = 1});
+  s.snapshot.jobs.back().reason = {"WAITING_FOR_SLOTS", "too few such slots are free"};
   PlannerOptions options;
   options.tell_after = absl::Seconds(3);
   SchedulerState state;

@@ -52,6 +52,7 @@ struct JobSpecs {
   ArithmeticRule rule = ArithmeticRule::kSameInAttempt;
   std::string arithmetic;  // that it is bound to
   int group = 1;           // of ranks that share shards
+  int step = 1;            // of slots
 };
 
 inline JobRecord MakeJob(const JobSpecs& spec) {
@@ -67,6 +68,7 @@ inline JobRecord MakeJob(const JobSpecs& spec) {
   job.arithmetic_rule = spec.rule;
   job.arithmetic = spec.arithmetic;
   job.group_ranks = spec.group;
+  job.slot_step = spec.step;
   job.bytes_per_slot = spec.bytes;
   job.create_time = TestNow() - absl::Seconds(spec.age_seconds);
   job.state = JobState::kQueued;

@@ -193,10 +193,14 @@ TEST(Stages, WhatCannotBeIsRefused) {
   gpu.mutable_resources()->set_device(v1::Resources::CUDA);
   EXPECT_THAT(why(gpu), HasSubstr("spec.resources.device"));
   v1::JobSpec elastic = InStages(2, 2);
-  elastic.mutable_resources()->set_max_slots(4);
-  elastic.mutable_parallel()->set_logical_ranks(2);
-  EXPECT_THAT(why(elastic), HasSubstr("an elastic job with spec.parallel.layout.pipeline 2 is not "
-                                      "built yet"));
+  elastic.mutable_resources()->set_min_slots(3);
+  elastic.mutable_resources()->set_max_slots(6);
+  elastic.mutable_parallel()->set_logical_ranks(3);
+  EXPECT_THAT(why(elastic), HasSubstr("spec.resources.min_slots: 3 is not a multiple of the 2 "
+                                      "ranks that share a logical rank (spec.parallel.layout); "
+                                      "use 4"));
+  elastic.mutable_resources()->clear_min_slots();
+  EXPECT_EQ(ResolveSpec(elastic)->resources().min_slots(), 2) << "one group";
   EXPECT_FALSE(ResolveSpec(InStages(1, 1))->parallel().has_layout()) << "older workers know none";
 }
 
