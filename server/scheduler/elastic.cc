@@ -193,6 +193,14 @@ void Elastic::LookAhead(const Cluster& cluster) {
     }
     if (IsResizing(*job)) ahead_->Take(job->resize->ranks);
   }
+  // Of gangs that leave a drained node, what they do not go on with.
+  for (const Gang& gang : gangs_) {
+    if (!gang.decision.has_value()) continue;
+    for (const Placement::Rank& rank : RanksOf(*gang.attempt)) {
+      if (std::find(gang.ranks.begin(), gang.ranks.end(), rank) != gang.ranks.end()) continue;
+      for (const int slot : rank.slots) ahead_->SetTaken(rank.node, slot, false);
+    }
+  }
 }
 
 void Elastic::Took(const JobRecord& job, const std::vector<Placement::Rank>& ranks) {

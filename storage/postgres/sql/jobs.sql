@@ -25,11 +25,7 @@ WITH submitted AS (
   ON CONFLICT DO NOTHING
   RETURNING job_uid AS uid, create_time
 ), job AS (
-  INSERT INTO jobs (uid, project, job_id, creator, request_id, labels, priority, min_slots, max_slots,
-                    device, bytes_per_slot, total_steps, max_restarts, backoff_us, create_time,
-                    update_time, state, reason_code, reason_message, suspend_cause, version, attempt,
-                    restarts, step, newest_checkpoint_uri, feed_sequence, logical_ranks, arithmetic_rule, group_ranks,
-                    slot_step, most_slots)
+  INSERT INTO jobs ({submitted_columns})
   SELECT uid, project, job_id, creator, nullif(request_id, ''), labels::jsonb, priority, min_slots, max_slots,
          device, bytes_per_slot, total_steps, max_restarts, backoff_us, create_time, create_time, 'QUEUED', reason_code,
          reason_message, 'NONE', 1, 0, 0, 0, '', 1, logical_ranks, arithmetic_rule, group_ranks, slot_step, most_slots
@@ -45,11 +41,7 @@ WITH named AS (
   ON CONFLICT DO NOTHING
   RETURNING job_uid AS uid, create_time
 ), job AS (
-  INSERT INTO jobs (uid, project, job_id, creator, request_id, labels, priority, min_slots, max_slots,
-                    device, bytes_per_slot, total_steps, max_restarts, backoff_us, create_time,
-                    update_time, state, reason_code, reason_message, suspend_cause, version, attempt,
-                    restarts, step, newest_checkpoint_uri, feed_sequence, logical_ranks, arithmetic_rule, group_ranks,
-                    slot_step, most_slots)
+  INSERT INTO jobs ({submitted_columns})
   SELECT uid, $2, $3, $4, nullif($5::text, ''), $6::jsonb, $7::integer, $8::integer, $9::integer, $10, $11::bigint,
          $12::bigint, $13::integer, $14::bigint, create_time, create_time, 'QUEUED', $15, $16, 'NONE', 1, 0, 0, 0, '',
          1, $19::integer, $20, $21::integer, $22::integer, $23::integer

@@ -347,6 +347,11 @@ TEST(ElasticGroups, GoOnWithoutADrainedNode) {
   s.Running(kPairs, "n", {0, 1, 2, 0});
   s.snapshot.attempts.back().ranks[3].node = "m";
   EXPECT_THAT(Resizes(Decide(s)), ElementsAre("uid-e: resized 4 -> 2: nodes/m is drained"));
+  // The slot that it leaves on the other node is one that is about to come free.
+  s.Node({.name = "o", .cpu = 2})
+      .Running({.id = "f", .slots = 1, .most_slots = 2}, "o", {0, 1})
+      .Queued({.id = "x"});
+  EXPECT_THAT(Resizes(Decide(s)), ElementsAre("uid-e: resized 4 -> 2: nodes/m is drained"));
 }
 
 TEST(ElasticGroups, AResizedJobGetsWholeGroupsOfWhatIsLeft) {
