@@ -433,7 +433,7 @@ void Agent::DescribeHealth(v1::NodeHealth& health) const {
   const absl::StatusOr<int64_t> free = ReadFreeMemory();
   if (machine.ok() && free.ok()) {
     health.set_memory_total_bytes(machine->memory_bytes);
-    health.set_memory_free_bytes(std::min(*free, machine->memory_bytes));
+    health.set_memory_free_bytes(*free);
   }
   health.set_failed_starts(failed_starts_);
   health.set_failed_writes(failed_writes_);

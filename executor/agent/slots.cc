@@ -3,7 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <limits>
+#include <optional>
 #include <string>
 
 #include "absl/strings/ascii.h"
@@ -40,11 +40,17 @@ absl::StatusOr<int64_t> ReadMemInfo(const std::string& root, absl::string_view n
   return absl::InternalError(absl::StrCat(root, "/proc/meminfo has no ", name));
 }
 
-// The smallest memory limit on the path from our cgroup to the root, in either version of cgroups.
-int64_t ReadCgroupLimit(const std::string& root) {
-  int64_t limit = std::numeric_limits<int64_t>::max();
+// A cgroup that bounds the memory of this process.
+struct MemoryCgroup {
+  std::string folder;
+  bool v2 = false;
+};
+
+// From our own to the root, in either version of cgroups.
+std::vector<MemoryCgroup> MemoryCgroups(const std::string& root) {
+  std::vector<MemoryCgroup> found;
   const absl::StatusOr<std::string> groups = ReadFile(root + "/proc/self/cgroup");
-  if (!groups.ok()) return limit;
+  if (!groups.ok()) return found;
   for (absl::string_view line : absl::StrSplit(*groups, '\n')) {
     const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
     if (parts.size() != 3) continue;
@@ -52,28 +58,64 @@ int64_t ReadCgroupLimit(const std::string& root) {
     if (!v2 && parts[1] != "memory") continue;
     const std::string top = root + (v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory");
     for (std::string group = parts[2];; group = group.substr(0, group.rfind('/'))) {
-      const std::string file =
-          absl::StrCat(top, group, v2 ? "/memory.max" : "/memory.limit_in_bytes");
-      const absl::StatusOr<std::string> text = ReadFile(file);
-      int64_t bytes = 0;
-      if (text.ok() && absl::SimpleAtoi(absl::StripAsciiWhitespace(*text), &bytes) && bytes > 0) {
-        limit = std::min(limit, bytes);
-      }
+      found.push_back({top + group, v2});
       if (group.empty() || group.rfind('/') == std::string::npos) break;
     }
   }
-  return limit;
+  return found;
+}
+
+std::optional<int64_t> ReadNumber(const std::string& path) {
+  const absl::StatusOr<std::string> text = ReadFile(path);
+  int64_t number = 0;
+  if (!text.ok() || !absl::SimpleAtoi(absl::StripAsciiWhitespace(*text), &number) || number < 0) {
+    return std::nullopt;
+  }
+  return number;
+}
+
+// Nothing: the group sets no limit.
+std::optional<int64_t> LimitOf(const MemoryCgroup& group) {
+  const auto limit =
+      ReadNumber(group.folder + (group.v2 ? "/memory.max" : "/memory.limit_in_bytes"));
+  return limit.has_value() && *limit > 0 ? limit : std::nullopt;
+}
+
+// What the group has taken, without pages of files that the kernel would give back.
+int64_t UsedBy(const MemoryCgroup& group) {
+  const int64_t used =
+      ReadNumber(group.folder + (group.v2 ? "/memory.current" : "/memory.usage_in_bytes"))
+          .value_or(0);
+  const absl::StatusOr<std::string> stat = ReadFile(group.folder + "/memory.stat");
+  if (!stat.ok()) return used;
+  for (absl::string_view line : absl::StrSplit(*stat, '\n')) {
+    const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
+    int64_t bytes = 0;
+    if (words.size() == 2 && words[0] == (group.v2 ? "inactive_file" : "total_inactive_file") &&
+        absl::SimpleAtoi(words[1], &bytes)) {
+      return std::max<int64_t>(0, used - bytes);
+    }
+  }
+  return used;
 }
 
 }  // namespace
 
 absl::StatusOr<Machine> ReadMachine(const std::string& root) {
-  TY_ASSIGN_OR_RETURN(const int64_t total, ReadMemInfo(root, "MemTotal:"));
-  return Machine{.cores = CountCores(), .memory_bytes = std::min(total, ReadCgroupLimit(root))};
+  TY_ASSIGN_OR_RETURN(int64_t memory, ReadMemInfo(root, "MemTotal:"));
+  for (const MemoryCgroup& group : MemoryCgroups(root)) {
+    memory = std::min(memory, LimitOf(group).value_or(memory));
+  }
+  return Machine{.cores = CountCores(), .memory_bytes = memory};
 }
 
 absl::StatusOr<int64_t> ReadFreeMemory(const std::string& root) {
-  return ReadMemInfo(root, "MemAvailable:");
+  TY_ASSIGN_OR_RETURN(int64_t free, ReadMemInfo(root, "MemAvailable:"));
+  for (const MemoryCgroup& group : MemoryCgroups(root)) {
+    const std::optional<int64_t> limit = LimitOf(group);
+    if (limit.has_value()) free = std::min(free, std::max<int64_t>(0, *limit - UsedBy(group)));
+  }
+  return free;
 }
 
 absl::StatusOr<std::vector<v1::Slot>> MakeSlots(const SlotRequest& request, const Machine& machine,

@@ -25,7 +25,8 @@ struct Machine {
 // `root` is prepended to /proc and /sys (tests).
 absl::StatusOr<Machine> ReadMachine(const std::string& root = "");
 
-// Bytes that processes which begin now may take, as the kernel estimates it (MemAvailable).
+// Bytes that processes which begin now may take, as the kernel estimates it (MemAvailable), or what
+// the cgroup has left when that is less.
 absl::StatusOr<int64_t> ReadFreeMemory(const std::string& root = "");
 
 // Pure. GPUs first, then CPU slots; indices from 0. kInvalidArgument: nothing to offer.

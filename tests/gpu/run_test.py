@@ -72,7 +72,7 @@ class RunTest(unittest.TestCase):
 
     def start(self, *words, tests="", **variables):
         environment = {**os.environ, "TRAINYARD_BIN": str(self.folder), "FAKE_gpu_ops_test": tests, **variables}
-        return subprocess.Popen([HERE / "run", *words, "--out", self.folder / "out"], env=environment, text=True,
+        return subprocess.Popen([sys.executable, HERE / "run", *words, "--out", self.folder / "out"], env=environment, text=True,
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
     def run_it(self, *words, **how):

@@ -65,7 +65,9 @@ def clone(rig, uid, count, tag, ended=False, reason=SUBMITTED):
 
 
 def remove_queued(rig):
-    rig.sql("""WITH gone AS (DELETE FROM jobs WHERE state = 'QUEUED' RETURNING uid),
-                    named AS (DELETE FROM job_specs s USING gone WHERE s.job_uid = gone.uid)
-               , traced AS (INSERT INTO deleted_jobs (uid) SELECT uid FROM gone)
+    """Locks them in the order in which the server does, so that neither waits for the other in a circle."""
+    rig.sql("""WITH queued AS (SELECT uid FROM jobs WHERE state = 'QUEUED' ORDER BY uid FOR UPDATE),
+                    gone AS (DELETE FROM jobs j USING queued q WHERE j.uid = q.uid RETURNING j.uid),
+                    named AS (DELETE FROM job_specs s USING gone WHERE s.job_uid = gone.uid),
+                    traced AS (INSERT INTO deleted_jobs (uid) SELECT uid FROM gone)
                DELETE FROM feed f USING gone WHERE f.job_uid = gone.uid""")

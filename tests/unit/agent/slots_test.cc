@@ -86,6 +86,29 @@ TEST_F(SlotsTest, FirstVersionOfCgroupsIsReadToo) {
   EXPECT_EQ(ReadMachine(folder_)->memory_bytes, 2 * kGiB);
 }
 
+TEST_F(SlotsTest, FreeIsWhatTheMachineOrACgroupHasLeft) {
+  Put("/proc/meminfo", "MemTotal:  8388608 kB\nMemAvailable:  4194304 kB\n");
+  Put("/proc/self/cgroup", "0::/a/b\n");
+  EXPECT_EQ(*ReadFreeMemory(folder_), 4 * kGiB) << "there is no cgroup to be seen";
+  Put("/sys/fs/cgroup/a/b/memory.max", "max\n");
+  Put("/sys/fs/cgroup/a/b/memory.current", "5000000000\n");
+  EXPECT_EQ(*ReadFreeMemory(folder_), 4 * kGiB);
+  Put("/sys/fs/cgroup/a/memory.max", "3221225472\n");
+  EXPECT_EQ(*ReadFreeMemory(folder_), 3 * kGiB);
+  Put("/sys/fs/cgroup/a/memory.current", "2147483648\n");
+  EXPECT_EQ(*ReadFreeMemory(folder_), kGiB);
+  Put("/sys/fs/cgroup/a/memory.stat", "anon 1\ninactive_file 1073741824\n");
+  EXPECT_EQ(*ReadFreeMemory(folder_), 2 * kGiB) << "pages of files are given back";
+  Put("/sys/fs/cgroup/a/memory.current", "4294967296\n");
+  EXPECT_EQ(*ReadFreeMemory(folder_), 0);
+
+  Put("/proc/self/cgroup", "3:memory:/x\n");
+  Put("/sys/fs/cgroup/memory/x/memory.limit_in_bytes", "3221225472\n");
+  Put("/sys/fs/cgroup/memory/x/memory.usage_in_bytes", "2147483648\n");
+  Put("/sys/fs/cgroup/memory/x/memory.stat", "inactive_file 7\ntotal_inactive_file 1073741824\n");
+  EXPECT_EQ(*ReadFreeMemory(folder_), 2 * kGiB);
+}
+
 TEST_F(SlotsTest, MissingDriverIsNotFoundAndAWrongOneUnavailable) {
   EXPECT_EQ(Nvml::Open("libno-such-driver.so.7").status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(Nvml::Open("libz.so.1").status().code(), absl::StatusCode::kUnavailable);

@@ -9,6 +9,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <random>
 
 #include "absl/time/clock.h"
@@ -115,7 +117,9 @@ TEST(TcpLink, AConnectionThatIsCutIsStuckAndAFullOneIsNot) {
     if (cut) {
       sock_filter drop_all = {BPF_RET | BPF_K, 0, 0, 0};
       sock_fprog program = {1, &drop_all};
-      ASSERT_EQ(setsockopt(far.get(), SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program), 0);
+      if (setsockopt(far.get(), SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) != 0) {
+        GTEST_SKIP() << "this user may attach no filter to a socket: " << std::strerror(errno);
+      }
     }
     const auto link = MakeTcpLink(*std::move(near), SessionOfA(), kNamesOfA);
     const std::string payload(32 << 20, 'x');
