@@ -371,20 +371,20 @@ class Bench:
         self.names["port"] = show.split("127.0.0.1:")[1].split()[0]
         self.good("submit", self.names["job"], "--name", "good", "--request-id", "once", "--follow")
         self.register_wide_node()
-        self.good("submit", self.names["job"], "--name", "wide", "--set", "resources.min_slots=64", "--set",
+        self.good("submit", self.names["job"], "--name", "wide", "--set", "resources.min_slots=16", "--set",
                   "resources.device=CPU", "--set", "training.batch_size=64")
 
     def register_wide_node(self):
-        """A node of 64 slots that is drained and away again: a job that needs it may wait for it."""
+        """A node of 16 slots that is drained and away again: a job that needs it may wait for it."""
         agent = subprocess.Popen(
             [f"{BIN}/trainyard-agent", "--server", f"127.0.0.1:{self.names['port']}", "--node", "wide",
              "--token-file", f"{self.scratch}/yard/tokens/agent", "--state-dir", f"{self.scratch}/wide-agent",
-             "--cpu-slots", "64", "--threads-per-slot", "1", "--standby", "0"], stderr=subprocess.DEVNULL)
+             "--cpu-slots", "16", "--threads-per-slot", "1", "--standby", "0"], stderr=subprocess.DEVNULL)
         try:
             bound = time.monotonic() + 30
             while self.run("trainyard", ["node", "drain", "wide"]).returncode != 0:
                 if time.monotonic() > bound:
-                    raise SystemExit("the node of 64 slots did not register")
+                    raise SystemExit("the node of 16 slots did not register")
         finally:
             agent.send_signal(signal.SIGINT)
             agent.wait(20)

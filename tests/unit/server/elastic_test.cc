@@ -278,7 +278,7 @@ TEST(Elastic, AJobThatStartsOrWhoseRankIsGoneIsLeftAlone) {
 }
 
 // Ranks of groups that share logical ranks come and go as whole groups.
-constexpr JobSpecs kPairs{.id = "e", .slots = 2, .most_slots = 6, .logical_ranks = 3, .step = 2};
+const JobSpecs kPairs{.id = "e", .slots = 2, .most_slots = 6, .logical_ranks = 3, .step = 2};
 
 TEST(ElasticGroups, StartAsManyAsThereIsRoomFor) {
   EXPECT_THAT(
