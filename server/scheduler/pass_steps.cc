@@ -32,8 +32,9 @@ DemandClass ClassOf(const JobRecord& job) {
 }
 
 absl::Time ReasonDueAt(const JobRecord& job, absl::Time now, const PlannerOptions& options) {
-  // A job that seems to come from the future was submitted before the store's clock went back.
-  if (job.create_time > now) return absl::InfinitePast();
+  // A job that seems to come from the future was submitted before the store's clock went back. One
+  // in backoff does not start at once, however young it is.
+  if (job.create_time > now || job.not_before > now) return absl::InfinitePast();
   if (options.tell_after == absl::ZeroDuration()) return job.create_time;
   const absl::Duration until = job.create_time + options.tell_after - absl::UnixEpoch();
   return absl::UnixEpoch() + absl::Ceil(until, kToldTogether);

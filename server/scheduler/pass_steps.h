@@ -47,7 +47,7 @@ void LookForLostNodes(const Cluster& cluster, const PlannerOptions& options, Pas
 void LookAtRunning(const Cluster& cluster, const PlannerOptions& options, Pass& pass);
 
 // The time until which a job is too young for its reason to be written, whatever reason it was
-// submitted with; a time in the past: it may be written.
+// submitted with; a time in the past: it may be written, as it may of one in backoff.
 absl::Time ReasonDueAt(const JobRecord& job, absl::Time now, const PlannerOptions& options);
 
 // Why a job waits, as it is stored.

@@ -450,6 +450,20 @@ TEST(SchedulerState, AJobIsToldWhyItWaitsOnceItHasWaited) {
   EXPECT_EQ(Text(pass), Text(PlanPass(s.snapshot, options)));
 }
 
+TEST(SchedulerState, AJobInBackoffIsToldAtOnceHoweverYoungItIs) {
+  Snapshots s;
+  s.Queued({.id = "failed", .age_seconds = 1});
+  s.snapshot.jobs[0].not_before = TestNow() + absl::Seconds(9);
+  PlannerOptions options;
+  options.tell_after = absl::Seconds(3);
+  SchedulerState state;
+  state.Fold({.now = TestNow(), .whole = true, .jobs = s.snapshot.jobs});
+  const Pass pass = state.Plan(options);
+  ASSERT_EQ(pass.decisions.reasons.size(), 1u);
+  EXPECT_EQ(pass.decisions.reasons[0].reason, ReasonForBackoff(s.snapshot.jobs[0]));
+  EXPECT_EQ(Text(pass), Text(PlanPass(s.snapshot, options)));
+}
+
 TEST(SchedulerState, JobsThatCameWithinHalfASecondAreToldTogether) {
   Snapshots s;
   s.Queued({.id = "first"}).Queued({.id = "second"}).Queued({.id = "later"});
