@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -43,15 +44,6 @@ class YardTest(unittest.TestCase):
         name = self.submit(steps, **checkpoint)
         self.succeed(name)
         return self.yard.final_digest(name), values_of(self.yard.metrics(name))
-
-    def steps_in(self, seconds):
-        """So many thousands of steps as take about `seconds` on this machine, at least four."""
-        took = []
-        for steps in (200, 2200):
-            begun = time.monotonic()
-            self.succeed(self.submit(steps))
-            took.append(time.monotonic() - begun)
-        return 1000 * max(4, round(2 * seconds / max(0.1, took[1] - took[0])))
 
     def test_submitted_job_trains_to_success(self):
         name = self.submit(60, every_steps=20)
@@ -263,31 +255,42 @@ class YardTest(unittest.TestCase):
                 env=dict(os.environ, TRAINYARD_YARD=self.yard.dir, **environment), stderr=log)
 
     def test_frozen_store_costs_no_worker_and_loses_nothing(self):
-        steps = self.steps_in(20)  # until after a lease is over
-        digest, values = self.undisturbed(steps, every_steps=1000)
-        name = self.submit(steps, every_steps=1000)
+        def spec(steps):  # weights of a step that do not depend on the last one
+            return gpt(self.text, steps, every_steps=500) | {"schedule": {"learning_rate": 1e-3}}
+        name = self.yard.submit(spec(10000000)).name  # no machine reaches its end: it is cancelled
         self.yard.wait_for_step(name, 20)
         workers = self.yard.training_pids()
         self.assertEqual(len(workers), 1)
+        waits = re.compile(r"the checkpoint of step (\d+) is written and waits")
+
+        def steps_that_wait():
+            return [int(step) for log in pathlib.Path(self.yard.dir).glob("agent/ranks/*/log")
+                    for step in waits.findall(log.read_text())]
         store = self.yard.store_pids()
         for pid in store:
             os.kill(pid, signal.SIGSTOP)
         try:
             frozen = time.monotonic()
-            log = pathlib.Path(self.yard.dir)
             # Longer than lease and margin together, and past the point where a checkpoint has to wait for the lease.
-            eventually(lambda: time.monotonic() - frozen > 14 and
-                       any("is written and waits" in text.read_text() for text in log.glob("agent/ranks/*/log")),
+            eventually(lambda: time.monotonic() - frozen > 14 and steps_that_wait(),
                        seconds=60, what="a checkpoint that waits")
             self.assertEqual(self.yard.training_pids(), workers, "the store's absence is no reason to kill")
         finally:
             for pid in store:
                 kill(pid, signal.SIGCONT)
-        job = self.succeed(name)
+        waited = max(steps_that_wait())
+        eventually(lambda: any(c.step > waited for c in self.yard.checkpoints(name)), seconds=60,
+                   what="a checkpoint after the one that waited")
+        self.yard.api.job.CancelJob(jobs_pb.CancelJobRequest(name=name))
+        job = self.yard.wait_for(name, resources_pb.CANCELLED)
         self.assertEqual(job.attempt, 1)
         self.assert_restarts(job, 0)
-        self.assertEqual(self.yard.final_digest(name), digest)
-        self.assertEqual(values_of(self.yard.metrics(name)), values)
+        newest = self.yard.checkpoints(name)[0]
+        other = self.yard.submit(spec(newest.step)).name
+        self.succeed(other)
+        self.assertEqual(self.yard.final_digest(other), newest.weights_sha256)
+        self.assertEqual(values_of(p for p in self.yard.metrics(name) if p.point.step <= newest.step),
+                         values_of(self.yard.metrics(other)))
 
     def test_name_of_a_node_is_not_given_to_another_agent(self):
         digest, values = self.undisturbed(2000, every_steps=100)
