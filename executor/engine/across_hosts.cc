@@ -140,7 +140,7 @@ absl::Status AcrossHosts::InOrder(const std::function<absl::Status()>& exchange)
 
 absl::Status AcrossHosts::Gather(absl::Span<const absl::Span<char>> parts) {
   TY_RETURN_IF_ERROR(session_.Synchronize());
-  return gang_.AllGather(parts);
+  return Guarded(bound_, [&] { return gang_.communicator().AllGather(parts); });
 }
 
 }  // namespace trainyard::engine

@@ -55,6 +55,7 @@ absl::StatusOr<std::string> Trainer::Search(const BatchSource& next) {
       session_.Launch(norm_leaves_);
       TY_RETURN_IF_ERROR(across_->ShareLeaves());
     }
+    TY_RETURN_IF_ERROR(GatherRows());
     TY_RETURN_IF_ERROR(search.Run(plan.norm, norm_, "norm of the gradient"));
   }
   ClearRejectedStep();  // the search may have computed the norm, which stops all later steps

@@ -348,6 +348,7 @@ absl::Status Trainer::EndOfGang() {
   if (across_) {
     TY_RETURN_IF_ERROR(Await([&] { return stage_ ? across_->AddSums() : across_->AwaitSums(); }));
   }
+  TY_RETURN_IF_ERROR(GatherRows());
   if (!session_.plan().sharded) return session_.Run(end_of_gang_);
   if (!session_.plan().sums_for_all) {
     session_.Launch(clear_padding_);
@@ -360,6 +361,34 @@ absl::Status Trainer::EndOfGang() {
   // waits for that is enqueued now, or gathered once the next step begins.
   ungathered_ = true;
   return session_.Asynchronous() ? AwaitParameters() : absl::OkStatus();
+}
+
+absl::Status Trainer::GatherRows() {
+  const plan::Plan& plan = session_.plan();
+  if (plan.row_gradient == plan::kNone || !across_) return absl::OkStatus();
+  const int ranks = groups_.data().size();
+  for (const plan::TensorId id : {plan.row_gradient, plan.row_ids}) {
+    const int64_t each = plan.tensors[id].bytes() / plan.logical_ranks;
+    std::vector<plan::LeafRange> runs(ranks);  // that are gathered at once
+    const auto gather = [&] {
+      std::vector<absl::Span<char>> parts;
+      for (const plan::LeafRange& run : runs) {
+        parts.push_back(session_.InMemory(
+            {.offset = plan.offsets[id] + run.first * each, .bytes = run.size() * each}));
+      }
+      runs.assign(ranks, {});
+      return Await([&] { return across_->Gather(parts); });
+    };
+    int64_t logical = 0;
+    for (const int64_t host : HostsOf(plan, ranks)) {
+      // Where ranks take the logical ranks in turn, those of a round.
+      if (runs[host].size() > 0 && runs[host].end != logical) TY_RETURN_IF_ERROR(gather());
+      if (runs[host].size() == 0) runs[host].first = logical;
+      runs[host].end = ++logical;
+    }
+    TY_RETURN_IF_ERROR(gather());
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Trainer::MoveBuffers() {
@@ -416,7 +445,9 @@ absl::Status Trainer::CopyTo(Snapshot& snapshot, Snapshot::ReadState state) {
   TY_CHECK(!state || !plan.state_by_parameter(), "all state is read from ranks");
   const Snapshot::Room room = snapshot.Own();
   session_.ReadRegion(plan.parameter_region, room.parameters);
-  if (!shares_) session_.ReadRegion(plan.optimizer_region, room.optimizer);
+  plan::Region here = plan.optimizer_region;
+  if (shares_) here.bytes = plan.whole_state_bytes;
+  session_.ReadRegion(here, room.optimizer);
   session_.ReadRegion(plan.ema_region, room.averages);
   session_.ReadRegion(plan.buffer_region, room.buffers);
   snapshot.SetBatches(UpdatesOf(steps_done_) * plan.micro_batches * plan.logical_ranks);

@@ -168,6 +168,9 @@ class Trainer {
     const plan::Plan& plan = session_.plan();
     return plan.moments_region.offset + places_of_moments_[i] * plan.pending_region.bytes;
   }
+  // The rows of tables that each logical rank has looked up, and their gradients, go to all ranks,
+  // which step the tables alike.
+  absl::Status GatherRows();
   // Moves the buffers by the moments of all micro-batches of the step, of all ranks.
   absl::Status MoveBuffers();
   // Waits for the device and forgets the steps in flight.

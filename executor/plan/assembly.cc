@@ -155,6 +155,7 @@ class Assembly {
   // most `activation_bytes` if that can be reached.
   Plan Finish(int64_t total_steps, bool training, int64_t activation_bytes = kUnbounded) {
     plan_.total_steps = total_steps;
+    if (training) plan_.data_ranks = mesh_.data;
     plan_.buffers = AllOf(TensorKind::kBuffer);
     if (!training) {
       plan_.parameters = AllOf(TensorKind::kParameter);
@@ -240,16 +241,10 @@ class Assembly {
     std::vector<ParameterRule> of_tables;
     for (const TensorId table : forward.tables) of_tables.push_back(rule_of[table]);
     TY_ASSIGN_OR_RETURN(const bool by_row,
-                        HasRowSparseGradient(spec_.optimizer(), graph_, forward.tables, of_tables));
-    // Rows of several logical ranks are added up as any other gradient. Lazy steps of AdamW are
-    // made by row alone.
-    if (by_row && plan_.logical_ranks > 1 && spec_.optimizer().adamw().lazy_tables()) {
-      return NotBuilt("spec.optimizer.adamw.lazy_tables",
-                      absl::StrCat("a lazy step of ", plan_.logical_ranks, " logical ranks"),
-                      "leave it out, or use 1");
-    }
+                        HasRowSparseGradient(spec_.optimizer(), plan_.logical_ranks, graph_,
+                                             forward.tables, of_tables));
     const auto kept = [&](TensorId id) {
-      return by_row && plan_.logical_ranks == 1 && absl::c_linear_search(forward.tables, id);
+      return by_row && absl::c_linear_search(forward.tables, id);
     };
 
     ChooseNarrowGradients(rule_of);
@@ -344,8 +339,9 @@ class Assembly {
       for (size_t i = 0; i < plan_.parameters.size(); ++i) {
         has_state.push_back(
             absl::c_linear_search(StateNames(spec_.optimizer(), trained_.rules[i]), kind));
-        // What is sharded is cut later, by elements.
-        state.push_back(has_state.back() && !ShardsOptimizer(spec_, mesh_.data)
+        // What is sharded is cut later, by elements: not that of tables kept by row.
+        const bool whole = i >= trained_.dense || !ShardsOptimizer(spec_, mesh_.data);
+        state.push_back(has_state.back() && whole
                             ? AddCompanion(plan_.parameters[i], TensorKind::kOptimizerState,
                                            absl::StrCat(".", kind))
                             : kNone);
@@ -362,7 +358,7 @@ class Assembly {
   }
 
   void AddRowGradient() {
-    const int64_t samples = plan_.micro_batch * plan_.micro_batches;
+    const int64_t samples = plan_.micro_batch * plan_.micro_batches * plan_.logical_ranks;
     const auto tables = static_cast<int64_t>(trained_.trained - trained_.dense);
     const TensorId first = plan_.parameters[trained_.dense];
     plan_.row_gradient = graph_.Add({.name = "rows.grad",

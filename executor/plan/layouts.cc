@@ -72,14 +72,14 @@ double EstimateStepSeconds(const Plan& plan, const JobLayout& layout, const Rate
   const double compute = work * static_cast<double>(hosted) / rates.flops_per_second /
                              (1 - plan.summary.bubble_share()) +
                          seconds(sent.of_shards);
-  if (plan.buckets.empty()) return compute;
   // What is seen of buckets that travel during a pass: the last of the backward pass and the first
   // of the forward pass, and what takes longer than that pass. Of every pass, where each logical
   // rank hands out its gradients, or gathers parameters.
   const auto seen = [&](int64_t bytes, double pass, bool of_each) {
     const int64_t passes = of_each ? hosted : 1;
     const double one = seconds(bytes) / static_cast<double>(passes);
-    const double one_bucket = one / static_cast<double>(plan.buckets.size());
+    const auto buckets = static_cast<double>(std::max<size_t>(1, plan.buckets.size()));
+    const double one_bucket = one / buckets;
     return static_cast<double>(passes) * std::max(one_bucket, one - pass * micro_batch);
   };
   // A stage hands its gradients out once its passes are over.

@@ -1,6 +1,7 @@
 #include "kernels/ops/embedding_tables.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -25,6 +26,83 @@ void RequireInTables(const int32_t* ids, int64_t batch, const TableList& tables)
     }
   }
 }
+
+// The places of one table, as a chain for each row.
+class RowsOfTable {
+ public:
+  // `scratch`: as MergeRows takes.
+  RowsOfTable(const MergeRows& op, int64_t t, int32_t* scratch)
+      : op_(op),
+        table_(t),
+        of_rank_(op.samples / op.logical_ranks),
+        next_(scratch + scratch::MergeRowsSlots(op.samples)) {
+    const int64_t slots = scratch::MergeRowsSlots(op.samples);
+    int32_t* const first = scratch;  // by slot: the first sample of a row
+    std::fill(first, first + slots, kNone);
+    for (int64_t s = op.samples - 1; s >= 0; --s) {
+      const int32_t id = IdOf(s);
+      // Fibonacci hashing, then the next free slot.
+      uint64_t slot = (static_cast<uint32_t>(id) * 0x9E3779B97F4A7C15u >> 32) & (slots - 1);
+      while (first[slot] != kNone && IdOf(first[slot]) != id) slot = (slot + 1) & (slots - 1);
+      next_[s] = first[slot];
+      first[slot] = static_cast<int32_t>(s);
+    }
+  }
+
+  // If sample `s` is the first with its row, adds all others to it: those of a logical rank in
+  // order, their sums by the tree. Those that wait for a sibling are a stack, each at the first
+  // sample of its rank. The heights at which two neighbours in it are folded fall towards its top.
+  template <typename Add>
+  void MergeInto(int64_t s, const Add& add) const {
+    if (next_[s] == kNone || IdOf(s) < 0) return;
+    int64_t stack[1 + kMostHeights];
+    int top = 0;
+    uint64_t heights = 0;  // a bit for each, the lowest that of the two on top
+    int64_t rank = RankOf(s);
+    stack[top] = s;
+    const auto fold = [&] {
+      heights &= heights - 1;
+      AddTo(stack[top - 1], stack[top], add);
+      --top;
+    };
+    for (int64_t other = next_[s]; other != kNone; other = next_[other]) {
+      IdAt(other) = -1;
+      const int64_t its = RankOf(other);
+      if (its == rank) {
+        AddTo(stack[top], other, add);
+        continue;
+      }
+      const uint64_t height = std::bit_ceil(static_cast<uint64_t>((its ^ rank) + 1));
+      while ((heights & (height - 1)) != 0) fold();
+      heights |= height;
+      stack[++top] = other;
+      rank = its;
+    }
+    while (top > 0) fold();
+  }
+
+ private:
+  static constexpr int32_t kNone = -1;
+  static constexpr int kMostHeights = 32;  // samples are counted by int32
+
+  int64_t RankOf(int64_t s) const { return s / of_rank_; }
+  int32_t& IdAt(int64_t s) const { return op_.ids.As<int32_t>()[s * op_.count + table_]; }
+  int32_t IdOf(int64_t s) const { return IdAt(s); }
+  float* GradientOf(int64_t s) const {
+    return op_.grad.As<float>() + (s * op_.count + table_) * op_.width;
+  }
+  template <typename Add>
+  void AddTo(int64_t to, int64_t from, const Add& add) const {
+    float *const sum = GradientOf(to), *const part = GradientOf(from);
+    add(sum, part, sum, op_.width);
+    std::fill(part, part + op_.width, 0.0f);
+  }
+
+  const MergeRows& op_;
+  const int64_t table_;
+  const int64_t of_rank_;  // samples
+  int32_t* const next_;    // by sample: the next with the same row
+};
 
 }  // namespace
 
@@ -83,37 +161,18 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const KeepRows& op) {
   }};
 }
 
-// For each table a hash table maps a row to its first sample; it has at least twice as many slots
-// as there are samples.
+// A thread has a hash table, with at least twice as many slots as there are samples, and for each
+// sample the next one with its row.
 absl::StatusOr<Kernel> CpuDevice::Bind(const MergeRows& op) {
-  const int64_t slots = scratch::MergeRowsSlots(op.samples);
+  const int64_t each = scratch::MergeRows(op.samples, 1) / static_cast<int64_t>(sizeof(int32_t));
   Kernel kernel;
   kernel.scratch_bytes = scratch::MergeRows(op.samples, threads_);
-  kernel.launch = [add = vectors_.f32.add, threads = threads_, op, slots](Stream& stream) {
-    constexpr int32_t kEmpty = -1;
-    int32_t* ids = op.ids.As<int32_t>();
-    float* grad = op.grad.As<float>();
+  kernel.launch = [add = vectors_.f32.add, threads = threads_, op, each](Stream& stream) {
     ParallelRuns(threads, op.count, 1, [&](int64_t begin, int64_t end) {
-      int32_t* first = static_cast<int32_t*>(stream.scratch) + omp_get_thread_num() * slots;
+      int32_t* const scratch = static_cast<int32_t*>(stream.scratch) + omp_get_thread_num() * each;
       for (int64_t t = begin; t < end; ++t) {
-        std::fill(first, first + slots, kEmpty);
-        for (int64_t s = 0; s < op.samples; ++s) {
-          int32_t& id = ids[s * op.count + t];
-          // Fibonacci hashing, then the next free slot.
-          uint64_t slot = (static_cast<uint32_t>(id) * 0x9E3779B97F4A7C15u >> 32) & (slots - 1);
-          while (first[slot] != kEmpty && ids[first[slot] * op.count + t] != id) {
-            slot = (slot + 1) & (slots - 1);
-          }
-          if (first[slot] == kEmpty) {
-            first[slot] = static_cast<int32_t>(s);
-            continue;
-          }
-          float* sum = grad + (first[slot] * op.count + t) * op.width;
-          float* from = grad + (s * op.count + t) * op.width;
-          add(sum, from, sum, op.width);
-          std::fill(from, from + op.width, 0.0f);
-          id = -1;
-        }
+        const RowsOfTable rows(op, t, scratch);
+        for (int64_t s = 0; s < op.samples; ++s) rows.MergeInto(s, add);
       }
     });
   };

@@ -41,7 +41,61 @@ struct RowSums {
   float* grad;             // [samples, count, width]
   const uint64_t* sorted;  // [count, chunks, kChunkPlaces]
   int64_t samples, count, chunks, width;
+  int64_t of_rank;  // samples of a logical rank
 };
+
+// What a thread adds up of one element of a row: the parts of a logical rank in order, the sums of
+// several by the tree that MergeRows describes. Those that wait for a sibling are a stack. The
+// heights at which two neighbours in it are folded fall towards its top.
+class FoldedSum {
+ public:
+  __device__ FoldedSum(float first, int rank) : rank_(rank) { sums_[0] = first; }
+
+  __device__ void Add(float part, int rank) {
+    if (rank == rank_) {
+      sums_[top_] += part;
+      return;
+    }
+    const unsigned height = 1u << (32 - __clz(rank ^ rank_));
+    while ((heights_ & (height - 1)) != 0) Fold();
+    heights_ |= height;
+    sums_[++top_] = part;
+    rank_ = rank;
+  }
+  __device__ float Total() {
+    while (top_ > 0) Fold();
+    return sums_[0];
+  }
+
+ private:
+  static constexpr int kMost = 18;  // of 65,536 logical ranks: a sum, and one for each height
+
+  __device__ void Fold() {
+    heights_ &= heights_ - 1;
+    sums_[top_ - 1] += sums_[top_];
+    --top_;
+  }
+
+  float sums_[kMost];
+  unsigned heights_ = 0;  // a bit for each, the lowest that of the two on top
+  int top_ = 0;
+  int rank_;  // of the sum on top
+};
+
+class SumInOrder {
+ public:
+  __device__ SumInOrder(float first, int) : sum_(first) {}
+  __device__ void Add(float part, int) { sum_ += part; }
+  __device__ float Total() const { return sum_; }
+
+ private:
+  float sum_;
+};
+
+// The logical rank of a sample; there are fewer than 2^31 of either.
+__device__ int RankOf(int64_t sample, int64_t of_rank) {
+  return static_cast<int>(static_cast<uint32_t>(sample) / static_cast<uint32_t>(of_rank));
+}
 
 // Whether no sample before `sample` looked up the row whose keys lie in [low, high).
 __device__ bool IsFirstOfRow(const uint64_t* chunks, int64_t sample, uint64_t low, uint64_t high) {
@@ -55,10 +109,10 @@ __device__ bool IsFirstOfRow(const uint64_t* chunks, int64_t sample, uint64_t lo
 }
 
 // A warp per place. The warp of the first place of a row in a table adds up all places of the row,
-// in order of the samples. With kMerge the sum stays at the first place; the warp clears the other
-// gradients, and the warps of the other places set their ids to -1. Otherwise the sum goes into the
-// row of `gradients`.
-template <bool kMerge>
+// in order of the samples, or as `Sum` does. With kMerge the sum stays at the first place; the warp
+// clears the other gradients, and the warps of the other places set their ids to -1. Otherwise the
+// sum goes into the row of `gradients`.
+template <bool kMerge, typename Sum>
 __global__ void __launch_bounds__(kThreads)
     SumRowsKernel(RowSums a, float* gradients, TableList tables) {
   const int64_t place = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
@@ -79,17 +133,18 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t c = lane; c < a.width; c += kWarp) {
     float* const to =
         kMerge ? a.grad + place * a.width + c : gradients + tables.start[t] + id * a.width + c;
-    float sum = *to;
+    Sum sum(*to, RankOf(sample, a.of_rank));
     for (int64_t k = sample / kChunkPlaces; k < a.chunks; ++k) {
       const uint64_t* chunk = chunks + k * kChunkPlaces;
       for (int i = LowerBound(chunk, low); i < kChunkPlaces && chunk[i] < high; ++i) {
-        const int64_t other = (k * kChunkPlaces + static_cast<uint32_t>(chunk[i])) * a.count + t;
+        const int64_t its = k * kChunkPlaces + static_cast<uint32_t>(chunk[i]);
+        const int64_t other = its * a.count + t;
         if (kMerge && other == place) continue;
-        sum += a.grad[other * a.width + c];
+        sum.Add(a.grad[other * a.width + c], RankOf(its, a.of_rank));
         if (kMerge) a.grad[other * a.width + c] = 0;
       }
     }
-    *to = sum;
+    *to = sum.Total();
   }
 }
 
@@ -110,7 +165,8 @@ int64_t ChunksOf(int64_t samples) { return CeilDiv(samples, kChunkPlaces); }
 // Sorts the ids of each table into the scratch (SortedIdBytes), then sums the rows.
 template <bool kMerge>
 void LaunchRowSums(Stream& stream, const Buffer& ids, const Buffer& grad, int64_t samples,
-                   int64_t count, int64_t width, float* gradients, const TableList& tables) {
+                   int64_t count, int64_t width, float* gradients, const TableList& tables,
+                   int64_t logical_ranks = 1) {
   const int64_t chunks = ChunksOf(samples);
   uint64_t* sorted = static_cast<uint64_t*>(stream.scratch);
   Launch(stream, {.grid = Blocks(count * chunks), .block = dim3(kChunkPlaces)}, SortTablesKernel,
@@ -121,9 +177,14 @@ void LaunchRowSums(Stream& stream, const Buffer& ids, const Buffer& grad, int64_
                         .samples = samples,
                         .count = count,
                         .chunks = chunks,
-                        .width = width};
-  Launch(stream, {.grid = Blocks(CeilDiv(samples * count, kThreads / kWarp))},
-         SumRowsKernel<kMerge>, sums, gradients, tables);
+                        .width = width,
+                        .of_rank = samples / logical_ranks};
+  auto* kernel = SumRowsKernel<kMerge, SumInOrder>;
+  if constexpr (kMerge) {
+    if (logical_ranks > 1) kernel = SumRowsKernel<kMerge, FoldedSum>;
+  }
+  Launch(stream, {.grid = Blocks(CeilDiv(samples * count, kThreads / kWarp))}, kernel, sums,
+         gradients, tables);
 }
 
 absl::Status CheckLimits(int64_t samples, int64_t count, int64_t width) {
@@ -157,8 +218,6 @@ absl::StatusOr<Kernel> CudaDevice::Bind(const EmbeddingTablesBackward& op) {
 }
 
 absl::StatusOr<Kernel> CudaDevice::Bind(const KeepRows& op) {
-  absl::Status ok = CheckLimits(op.samples, op.count, op.width);
-  if (!ok.ok()) return ok;
   return Kernel{.launch = [op](Stream& stream) {
     const int64_t places = op.batch * op.count;
     Launch(stream, {.grid = Blocks(CeilDiv(places * op.width, kThreads))}, KeepRowsKernel,
@@ -169,12 +228,10 @@ absl::StatusOr<Kernel> CudaDevice::Bind(const KeepRows& op) {
 }
 
 absl::StatusOr<Kernel> CudaDevice::Bind(const MergeRows& op) {
-  absl::Status ok = CheckLimits(op.samples, op.count, op.width);
-  if (!ok.ok()) return ok;
   return Kernel{.launch =
                     [op](Stream& stream) {
                       LaunchRowSums<true>(stream, op.ids, op.grad, op.samples, op.count, op.width,
-                                          nullptr, TableList());
+                                          nullptr, TableList(), op.logical_ranks);
                     },
                 .scratch_bytes = op.count * SortedIdBytes(op.samples)};
 }

@@ -85,15 +85,21 @@ struct KeepRowsOf {
 using KeepRows = KeepRowsOf<Buffer>;
 
 // Merges the kept rows of a step that are the same, in place: in each table the first place of a
-// row gets the sum over all its places, in order of the samples; later places get gradient 0 and id
-// -1.
+// row gets the sum over all its places; later places get gradient 0 and id -1.
 //   grad: [samples, count, width]; ids: [samples, count], each in [0, 2^31)
+// The samples are those of `logical_ranks` ranks, as many of each, side by side. Those of one are
+// added in order; the sums of several by the tree of executor/plan/graph/fold_tree.h, to which a
+// rank without the row adds nothing. Two ranks i < j are folded at height bit_width(i xor j).
 template <typename T>
 struct MergeRowsOf {
   static constexpr const char* kName = "merge_rows";
   T grad, ids;
-  int64_t samples = 0, count = 0, width = 0;
-  TY_FIELDS(Update(grad), Update(ids, I32), samples, count, width)
+  int64_t samples = 0, count = 0, width = 0, logical_ranks = 1;
+
+  const char* Problem() const {
+    return samples % logical_ranks == 0 ? nullptr : "logical_ranks does not divide the samples";
+  }
+  TY_FIELDS(Update(grad), Update(ids, I32), samples, count, width, logical_ranks)
 };
 using MergeRows = MergeRowsOf<Buffer>;
 

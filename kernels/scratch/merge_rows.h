@@ -13,8 +13,9 @@ namespace trainyard::kernels::scratch {
 constexpr int64_t MergeRowsSlots(int64_t samples) {
   return static_cast<int64_t>(std::bit_ceil(2 * static_cast<uint64_t>(samples)));
 }
+// With the next sample of the same row for each.
 constexpr int64_t MergeRows(int64_t samples, int64_t threads) {
-  return threads * MergeRowsSlots(samples) * static_cast<int64_t>(sizeof(int32_t));
+  return threads * (MergeRowsSlots(samples) + samples) * static_cast<int64_t>(sizeof(int32_t));
 }
 
 }  // namespace trainyard::kernels::scratch

@@ -45,6 +45,50 @@ void MergeRows(std::vector<int32_t>& ids, Vec& grad, int64_t samples, int64_t co
 
 namespace {
 
+struct Rows {
+  std::vector<int32_t>& ids;
+  std::vector<float>& grad;
+  int64_t count, width;
+
+  void Merge(int64_t t, int64_t to, int64_t from) const {
+    const int64_t a = to * count + t, b = from * count + t;
+    if (a == b || ids[b] < 0 || ids[a] != ids[b]) return;
+    for (int64_t c = 0; c < width; ++c) {
+      grad[a * width + c] += grad[b * width + c];
+      grad[b * width + c] = 0;
+    }
+    ids[b] = -1;
+  }
+};
+
+void MergeRanks(const Rows& rows, int64_t t, int64_t of_rank, int64_t first, int64_t end) {
+  if (end - first == 1) {
+    for (int64_t s = first * of_rank; s < end * of_rank; ++s) {
+      for (int64_t before = first * of_rank; before < s; ++before) rows.Merge(t, before, s);
+    }
+    return;
+  }
+  int64_t left = 1;
+  while (2 * left < end - first) left *= 2;
+  const int64_t middle = first + left;
+  MergeRanks(rows, t, of_rank, first, middle);
+  MergeRanks(rows, t, of_rank, middle, end);
+  for (int64_t s = middle * of_rank; s < end * of_rank; ++s) {
+    for (int64_t to = first * of_rank; to < middle * of_rank; ++to) rows.Merge(t, to, s);
+  }
+}
+
+}  // namespace
+
+void MergeRowsByTree(std::vector<int32_t>& ids, std::vector<float>& grad, int64_t samples,
+                     int64_t count, int64_t width, int64_t logical_ranks) {
+  for (int64_t t = 0; t < count; ++t) {
+    MergeRanks({ids, grad, count, width}, t, samples / logical_ranks, 0, logical_ranks);
+  }
+}
+
+namespace {
+
 // Feature i of sample b: x, then the rows of e.
 int64_t At(int64_t b, int64_t i, const InteractionShape& s) {
   return i == 0 ? b * s.width : (b * s.count + i - 1) * s.width;

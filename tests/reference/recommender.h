@@ -14,6 +14,10 @@ std::vector<Vec> EmbeddingTablesBackward(const std::vector<int32_t>& ids, const 
 
 // As kernels/ops/embedding_tables.h says, in place.
 void MergeRows(std::vector<int32_t>& ids, Vec& grad, int64_t samples, int64_t count, int64_t width);
+// The same of several logical ranks, in floats, as their tree adds them up: without its rows in
+// chains, by merging those of the right half of every subtree into those of the left.
+void MergeRowsByTree(std::vector<int32_t>& ids, std::vector<float>& grad, int64_t samples,
+                     int64_t count, int64_t width, int64_t logical_ranks);
 
 struct InteractionShape {
   int64_t batch = 0, count = 0, width = 0;

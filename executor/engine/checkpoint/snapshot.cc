@@ -266,7 +266,7 @@ void Snapshot::BorrowState(ReadState read) {
 
 absl::Status Snapshot::ReadStateInto(const Room& room, const ReadState& read) {
   auto* weights = reinterpret_cast<float*>(room.parameters + plan_.parameter_region.bytes);
-  auto* state = reinterpret_cast<float*>(room.optimizer);
+  auto* state = reinterpret_cast<float*>(room.optimizer + plan_.whole_state_bytes);
   absl::Status status;
   ForEachState([&](int64_t what, const plan::StoredTensor& stored, int64_t begin) {
     float*& to = what == kWeights ? weights : state;

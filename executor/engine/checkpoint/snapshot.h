@@ -30,9 +30,10 @@ std::string AveragePrefix();
 // first copy. Not to be moved: the views point into it. The plan must outlive it.
 class Snapshot {
  public:
-  // Where the regions of a plan begin. Of a sharded plan the optimizer's state is that of all
-  // ranks, kind by kind, without what pads it, or nothing where it is found by parameter; so are,
-  // behind parameters that are not sharded, those that are.
+  // Where the regions of a plan begin. Of a sharded plan the optimizer's state is what each rank
+  // has whole (Plan::whole_state_bytes) and then that of all ranks, kind by kind, without what pads
+  // it, or nothing where it is found by parameter; so are, behind parameters that are not sharded,
+  // those that are.
   struct Places {
     const char *parameters, *optimizer, *averages, *buffers;
   };

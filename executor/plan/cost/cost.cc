@@ -146,7 +146,8 @@ void Summarize(const v1::JobSpec& spec, const DataFacts& facts, Plan& plan) {
   for (const StoredInShards& tensor : StoredShards(plan)) {  // what several shards have counts once
     count(tensor.pieces[0].position, tensor.stored.elements());
   }
-  // However many ranks there are, together they make the optimizer's step once.
+  // However many ranks there are, together they make the optimizer's step once; but for tables kept
+  // by row, of which each makes that of few rows.
   s.set_flops_per_step(FlopsPerStep(plan));
   s.set_total_steps(plan.total_steps);
   s.set_parameter_bytes(plan.parameter_region.bytes +
@@ -154,8 +155,10 @@ void Summarize(const v1::JobSpec& spec, const DataFacts& facts, Plan& plan) {
                         plan.gathered_parameter_bytes);
   s.set_weight_copy_bytes(plan.copy_region.bytes + plan.step_copy_bytes);
   s.set_gradient_bytes(plan.gradient_region.bytes + plan.partial_region.bytes +
-                       plan.share_region.bytes + plan.exchanged_gradient_bytes);
-  s.set_optimizer_bytes(std::max(plan.optimizer_region.bytes, plan.most_optimizer_bytes));
+                       plan.rows_region.bytes + plan.share_region.bytes +
+                       plan.exchanged_gradient_bytes);
+  s.set_optimizer_bytes(
+      std::max(plan.optimizer_region.bytes, plan.whole_state_bytes + plan.most_optimizer_bytes));
   s.set_buffer_bytes(plan.buffer_region.bytes + plan.pending_region.bytes +
                      plan.moments_region.bytes);
   s.set_ema_bytes(plan.ema_region.bytes);

@@ -52,6 +52,10 @@ Traffic OwnTraffic(const Plan& plan, int64_t ranks, int64_t rank) {
   }
   sent.after += others * sums * plan.sums_region.bytes;
   sent.after += others * run.size() * plan.micro_batches * plan.pending_region.bytes;
+  for (const TensorId rows : {plan.row_gradient, plan.row_ids}) {
+    if (rows == kNone) continue;
+    sent.after += others * run.size() * (plan.tensors[rows].bytes() / plan.logical_ranks);
+  }
   return sent;
 }
 
@@ -80,8 +84,7 @@ int64_t SentToStages(const Plan& plan) {
 }  // namespace
 
 std::vector<Traffic> TrafficOfRanks(const Plan& plan) {
-  const int64_t ranks =
-      plan.buckets.empty() ? 1 : static_cast<int64_t>(plan.buckets[0].slices.size());
+  const int64_t ranks = plan.data_ranks;
   std::vector<Traffic> sent(ranks);
   for (int64_t rank = 0; rank < ranks && ranks > 1; ++rank) {
     sent[rank] = OwnTraffic(plan, ranks, rank);

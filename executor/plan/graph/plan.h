@@ -122,10 +122,12 @@ struct Plan {
   std::vector<std::string> optimizer_state_names;  // "momentum_buffer", "exp_avg", "exp_avg_sq"
   std::vector<TensorId> averages;  // with training.ema_decay, by position; frozen ones have none
   std::vector<Adapter> adapters;   // of low-rank adaptation; `evaluate` takes them too
-  // How the ranks share out the dense gradients; of a job of one rank none.
+  // How many ranks, or groups of ranks that share logical ranks, the logical ranks are shared out
+  // among, and how these share out the dense gradients: of a job of one rank no buckets.
+  int64_t data_ranks = 1;
   std::vector<Bucket> buckets;
   // Where the optimizer's state is sharded: what rank `rank` steps. Then optimizer_state is kNone
-  // everywhere, and the state lies in these.
+  // but for tables kept by row, and the state lies in these.
   bool sharded = false;
   // Whether each rank is given the sums of all gradients that it hosts, and not of its slices
   // alone: where nothing is sharded, and where the norm is one of shards (passes/norm_of_shards.h),
@@ -158,10 +160,12 @@ struct Plan {
   std::vector<OwnedRun> owned;
   int64_t most_optimizer_bytes = 0;  // of these, of the rank that has most
   int64_t all_optimizer_bytes = 0;   // of these, of all ranks
-  TensorId leaves = kNone;           // f64 [leaves of the norm of the dense gradients]
-  std::vector<TensorId> received;    // of gradients that several shards have: those of other ranks
-  TensorId row_gradient = kNone;     // of tables kept by row: f32 [samples, tables, width]
-  TensorId row_ids = kNone;       // their rows: i32 [samples, tables]; after a step distinct or -1
+  int64_t whole_state_bytes = 0;   // then, at the start of optimizer_region: of tables kept by row
+  TensorId leaves = kNone;         // f64 [leaves of the norm of the dense gradients]
+  std::vector<TensorId> received;  // of gradients that several shards have: those of other ranks
+  // Of tables kept by row, over the samples of all logical ranks: f32 [samples, tables, width], and
+  // their rows, i32 [samples, tables]; after a step these are distinct or -1.
+  TensorId row_gradient = kNone, row_ids = kNone;
   std::vector<TensorId> buffers;  // in order of the forward pass
   // By position. Of one logical rank: what a step makes of the buffers before it is taken. Of
   // several: what one micro-batch says of them (its means and variances), of which all of the step
@@ -171,7 +175,8 @@ struct Plan {
   // Where parameters are sharded, parameter_region has those that are not trained alone, and
   // weight_region what this rank keeps of the others.
   Region parameter_region, weight_region, copy_region, optimizer_region, ema_region, buffer_region,
-      pending_region, moments_region, scalar_region, leaves_region, partial_region, share_region;
+      pending_region, moments_region, scalar_region, leaves_region, rows_region, partial_region,
+      share_region;
   // Of a stage of a pipeline: what the backward pass of a micro-batch, or a neighbour, still needs
   // of its forward pass, for each of the `in_flight` micro-batches of which that is so at once.
   // Number f lies at f * flight_bytes from the first.
@@ -192,7 +197,7 @@ struct Plan {
   // Of the state of all ranks together, but for what is found by parameter (BytesElsewhere).
   int64_t whole_optimizer_bytes() const {
     if (state_by_parameter()) return 0;
-    return sharded ? all_optimizer_bytes : optimizer_region.bytes;
+    return sharded ? whole_state_bytes + all_optimizer_bytes : optimizer_region.bytes;
   }
   // Where a tensor is when `partial` is the partial sum that is worked on, and `flight` the number
   // of the micro-batch among those in flight.

@@ -198,7 +198,9 @@ void LayOut(const std::vector<TensorId>& scalars, Plan& plan) {
   });
   plan.copy_region = region([&] { end = PlaceCopies(end, plan); });
   plan.optimizer_region = region([&] {
+    const int64_t begin = end;
     for (const std::vector<TensorId>& kind : plan.optimizer_state) place(kind);
+    if (plan.sharded) plan.whole_state_bytes = end - begin;
     for (const OwnedRun& run : plan.owned) place(run.state);
   });
   plan.ema_region = region([&] { place(plan.averages); });
@@ -214,6 +216,7 @@ void LayOut(const std::vector<TensorId>& scalars, Plan& plan) {
     place({plan.leaves});
     place(plan.received);
   });
+  plan.rows_region = region([&] { place({plan.row_gradient, plan.row_ids}); });
   const std::vector<bool> stays = StaysInFlight(plan);
   plan.flight_region = region([&] {
     if (plan.host.stages == 1) return;
@@ -239,7 +242,6 @@ void LayOut(const std::vector<TensorId>& scalars, Plan& plan) {
   });
   plan.gradient_region = region([&] {
     if (!plan.gradients_sharded) end = PlaceGradients(end, plan);
-    if (plan.row_gradient != kNone) place({plan.row_gradient, plan.row_ids});
   });
   plan.activation_region = region([&] { end += Activations(stays, plan).Place(); });
   if (plan.gradients_sharded) plan.exchanged_gradient_bytes = PackedAlone(GradientRuns(plan), plan);

@@ -212,7 +212,8 @@ class OptimizerStep {
                                    .ids = plan_.row_ids,
                                    .samples = gradient.dims[0],
                                    .count = gradient.dims[1],
-                                   .width = gradient.dims[2]});
+                                   .width = gradient.dims[2],
+                                   .logical_ranks = plan_.logical_ranks});
     plan_.norm.push_back(SquaredNorm{.x = plan_.row_gradient,
                                      .sum = sum_,
                                      .n = gradient.elements(),

@@ -183,8 +183,17 @@ absl::StatusOr<std::vector<ParameterRule>> RulesOf(const v1::JobSpec& spec, cons
       "spec.optimizer.groups: every parameter is frozen; nothing is left to train");
 }
 
-absl::StatusOr<bool> HasRowSparseGradient(const v1::Optimizer& optimizer, const Graph& graph,
-                                          const std::vector<TensorId>& tables,
+namespace {
+
+bool AsksForLazyTables(const v1::Optimizer& optimizer) {
+  return optimizer.sgd().lazy_tables() || optimizer.adamw().lazy_tables() ||
+         optimizer.muon().adamw().lazy_tables();
+}
+
+}  // namespace
+
+absl::StatusOr<bool> HasRowSparseGradient(const v1::Optimizer& optimizer, int64_t logical_ranks,
+                                          const Graph& graph, const std::vector<TensorId>& tables,
                                           const std::vector<ParameterRule>& rules) {
   if (tables.empty()) return false;
   const auto differs = std::find_if(rules.begin(), rules.end(), [&](const ParameterRule& rule) {
@@ -201,14 +210,22 @@ absl::StatusOr<bool> HasRowSparseGradient(const v1::Optimizer& optimizer, const 
   if (rules[0].frozen) return false;
   const bool alike = std::all_of(rules.begin(), rules.end(),
                                  [&](const ParameterRule& rule) { return rule == rules[0]; });
-  if (optimizer.adamw().lazy_tables() || optimizer.muon().adamw().lazy_tables()) {
+  if (AsksForLazyTables(optimizer)) {
+    if (alike && rules[0].weight_decay > 0 && optimizer.has_sgd()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "spec.optimizer.sgd.lazy_tables: leaves rows alone that a step does not look up, which a "
+          "weight decay of ",
+          rules[0].weight_decay, ", as ", first,
+          " has, would move; give the tables a group with weight_decay 0, or leave lazy_tables "
+          "out"));
+    }
     if (alike) return true;
     return absl::InvalidArgumentError(
         absl::StrCat("spec.optimizer.groups: ", first,
                      " is not treated as all the other tables are, which "
                      "lazy_tables asks for; give them one group, or leave lazy_tables out"));
   }
-  return alike && optimizer.has_sgd() && optimizer.sgd().momentum() == 0 &&
+  return alike && logical_ranks == 1 && optimizer.has_sgd() && optimizer.sgd().momentum() == 0 &&
          rules[0].weight_decay == 0;
 }
 

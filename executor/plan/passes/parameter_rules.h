@@ -34,11 +34,12 @@ absl::StatusOr<std::vector<ParameterRule>> RulesOf(const v1::JobSpec& spec, cons
                                                    TensorId logits,
                                                    const absl::flat_hash_set<TensorId>& fixed = {});
 
-// Whether rows of `tables` that a step does not touch stay as they are, so that their gradient may
-// be kept by row. kInvalidArgument: some are frozen and some are not, or tables that are kept by
-// row are treated differently.
-absl::StatusOr<bool> HasRowSparseGradient(const v1::Optimizer& optimizer, const Graph& graph,
-                                          const std::vector<TensorId>& tables,
+// Whether rows of `tables` that a step does not touch stay as they are, so that their gradient is
+// kept by row: where lazy_tables asks for it, and of one logical rank where a sweep would give the
+// same. kInvalidArgument: some are frozen and some are not, or tables that are kept by row are
+// treated differently, or decay by SGD.
+absl::StatusOr<bool> HasRowSparseGradient(const v1::Optimizer& optimizer, int64_t logical_ranks,
+                                          const Graph& graph, const std::vector<TensorId>& tables,
                                           const std::vector<ParameterRule>& rules);
 
 // Whether a step is a function of a whole tensor that a checkpoint stores, and not of each element

@@ -122,7 +122,7 @@ Region GradientRegionOf(const Plan& plan, size_t bucket) {
 
 std::vector<ReservedRange> SharesInMicro(const Plan& plan) {
   const auto end = static_cast<int64_t>(plan.micro.size());
-  const auto ranks = static_cast<int64_t>(plan.buckets.empty() ? 1 : plan.buckets[0].slices.size());
+  const int64_t ranks = plan.data_ranks;
   if (plan.logical_ranks > ranks) {
     return {{.offset = 0, .bytes = plan.share_region.bytes, .first = -1, .last = end}};
   }

@@ -53,8 +53,7 @@ void ZeroBefore(Plan& plan, const std::vector<bool>& zeroed) {
   }
 }
 
-// The last line of a gradient that ends within it, and gradients by row, which later ops read
-// whole.
+// The last line of a gradient that ends within it, which later ops read whole.
 std::vector<ReservedRange> Always(const Plan& plan, int64_t end) {
   std::vector<ReservedRange> reserved;
   const auto stay = [&](int64_t offset, int64_t bytes) {
@@ -66,9 +65,6 @@ std::vector<ReservedRange> Always(const Plan& plan, int64_t end) {
     const Tensor& tensor = plan.tensors[id];
     const int64_t line = kAlignment / SizeOf(ElementType::kF32) * SizeOf(tensor.type);
     if (tensor.bytes() % line != 0) stay(plan.offsets[id] + BytesInRun(tensor) - line, line);
-  }
-  for (const TensorId id : {plan.row_gradient, plan.row_ids}) {
-    if (id != kNone) stay(plan.offsets[id], Align(plan.tensors[id].bytes()));
   }
   return reserved;
 }

@@ -14,6 +14,11 @@ absl::Status ResolveSgd(v1::Sgd& sgd) {
   if (sgd.nesterov() && sgd.momentum() == 0) {
     return Invalid(at + "nesterov", "needs momentum; try 0.9");
   }
+  if (sgd.lazy_tables() && sgd.momentum() > 0) {
+    return Invalid(at + "lazy_tables",
+                   "leaves rows alone that a step does not look up, which momentum ",
+                   sgd.momentum(), " would move; use momentum 0, or leave it out");
+  }
   return absl::OkStatus();
 }
 

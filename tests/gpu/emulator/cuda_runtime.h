@@ -105,6 +105,8 @@ T __ldg(const T* at) {
   return *at;
 }
 
+inline int __clz(int x) { return std::countl_zero(static_cast<unsigned>(x)); }
+
 // Of a GPU: x / y within two units in the last place, 0 for finite x and y past 2^126.
 inline float __fdividef(float x, float y) {
   return fabsf(y) > 0x1p126f && !isinf(x) ? copysignf(0.0f, y) * x : x / y;

@@ -222,7 +222,9 @@ TEST_P(Canary, ADlrmTouchesItsPlannedArenaAndNothingElse) {
   spec.mutable_training()->set_batch_size(12);
   spec.mutable_training()->set_micro_batch_size(4);
   Set(spec);
-  for (int kind = 0; kind < 3; ++kind) {
+  for (int kind = 0; kind < 4; ++kind) {
+    if (kind == 3) spec.mutable_optimizer()->mutable_sgd()->set_lazy_tables(true);
+    if (kind == 3) spec.mutable_parallel()->set_logical_ranks(3);
     if (kind < 2) spec.mutable_optimizer()->mutable_adamw()->set_lazy_tables(kind == 1);
     if (kind == 2) spec.mutable_optimizer()->mutable_sgd();
     ExpectTheArenaAndNothingElseTouched(spec);

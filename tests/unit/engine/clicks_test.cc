@@ -95,6 +95,29 @@ TEST_F(ClicksTest, ResumeWithTheSameBits) {
   }
 }
 
+// A row is the sum of the logical ranks that have it, in the order in which whole tables are
+// summed.
+TEST_F(ClicksTest, LazySgdOfLogicalRanksHasTheWeightsOfASweep) {
+  for (const int logical_ranks : {2, 5, 8}) {
+    SCOPED_TRACE(logical_ranks);
+    v1::JobSpec spec = SmallDlrm(6);
+    spec.mutable_training()->set_batch_size(32 * logical_ranks);
+    spec.mutable_training()->set_micro_batch_size(16);
+    spec.mutable_parallel()->set_logical_ranks(logical_ranks);
+    spec.mutable_schedule()->set_learning_rate(10);  // so that last digits of a sum reach weights
+    std::vector<std::string> weights;
+    for (const bool lazy : {false, true}) {
+      spec.mutable_optimizer()->mutable_sgd()->set_lazy_tables(lazy);
+      RecordingObserver seen;
+      const std::string root = Root(absl::StrCat(logical_ranks, lazy ? "lazy" : "swept"));
+      const auto result = RunOnCpu(spec, root, seen);
+      ASSERT_TRUE(result.ok()) << result.status();
+      weights.push_back(seen.checkpoints.back().weights_sha256);
+    }
+    EXPECT_EQ(weights[0], weights[1]);
+  }
+}
+
 TEST_F(ClicksTest, SkippedRowsAreAWarningOfTheRun) {
   const std::string path = folder_.path() + "/clicks.csv";
   std::ofstream out(path);

@@ -160,7 +160,11 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Family{"gpt", ""},
         Family{"resnet", "model { resnet { depth: 18 stem: CIFAR width: 4 } }", Family::kImages},
-        Family{"dlrm", "model { dlrm { embedding_width: 4 bottom: 64 top: 6 } }", Family::kClicks}),
+        Family{"dlrm", "model { dlrm { embedding_width: 4 bottom: 64 top: 6 } }", Family::kClicks},
+        Family{"dlrm_by_row",
+               "model { dlrm { embedding_width: 4 bottom: 64 top: 6 } } optimizer { adamw { "
+               "lazy_tables: true } }",
+               Family::kClicks}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

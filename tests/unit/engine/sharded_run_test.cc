@@ -145,6 +145,49 @@ TEST_P(ShardedRun, NamesWhatIsNotFinite) {
   for (const absl::Status& ended : gang.ended) EXPECT_EQ(ended, whole.ended[0]);
 }
 
+// Every rank gets the rows that the others looked up, and steps the tables alike; the state of
+// their optimizer is whole where that of other parameters is shared out.
+class TablesByRow : public ShardedRun {};
+
+// Where tables that are kept by row are all that is trained, there are no gradients to exchange.
+TEST_P(TablesByRow, TrainsWhatIsLeftWhenTheRestIsFrozen) {
+  v1::JobSpec spec = Spec(4, 5);
+  for (const char* pattern : {"bot_l.*", "top_l.*"}) {
+    v1::ParameterGroup& frozen = *spec.mutable_optimizer()->add_groups();
+    frozen.set_pattern(pattern);
+    frozen.set_frozen(true);
+  }
+  const OnRanks whole(spec, Root("whole"), 1);
+  whole.ExpectOk();
+  for (const int ranks : {2, 3, 5}) {
+    SCOPED_TRACE(ranks);
+    const OnRanks gang(Sharded(spec), Root(absl::StrCat("gang of ", ranks)), ranks);
+    gang.ExpectOk();
+    ASSERT_EQ(gang.seen.checkpoints.size(), whole.seen.checkpoints.size());
+    EXPECT_EQ(gang.seen.TrainLosses(), whole.seen.TrainLosses());
+    ExpectSame(gang.seen.checkpoints.back(), whole.seen.checkpoints.back());
+  }
+}
+
+std::string NameOf(const testing::TestParamInfo<Case>& info) {
+  return absl::StrCat(std::get<0>(info.param).name, "_",
+                      v1::Parallel::Shard_Name(std::get<1>(info.param)));
+}
+
+const auto kByRow = testing::Combine(
+    testing::Values(Family{"adamw",
+                           "model { dlrm { embedding_width: 4 bottom: 64 top: 6 } } optimizer { "
+                           "adamw { lazy_tables: true } clip_norm: 0.5 }",
+                           Family::kClicks},
+                    Family{"sgd",
+                           "model { dlrm { embedding_width: 4 bottom: 64 top: 6 } } optimizer { "
+                           "sgd { lazy_tables: true } clip_norm: 0.5 }",
+                           Family::kClicks}),
+    testing::Values(v1::Parallel::NONE, v1::Parallel::OPTIMIZER, v1::Parallel::GRADIENTS,
+                    v1::Parallel::PARAMETERS));
+INSTANTIATE_TEST_SUITE_P(ByRow, ShardedRun, kByRow, NameOf);
+INSTANTIATE_TEST_SUITE_P(ByRow, TablesByRow, kByRow, NameOf);
+
 INSTANTIATE_TEST_SUITE_P(
     Families, ShardedRun,
     testing::Combine(
@@ -162,10 +205,7 @@ INSTANTIATE_TEST_SUITE_P(
             Family{"dlrm", "model { dlrm { embedding_width: 4 bottom: 64 top: 6 } }",
                    Family::kClicks}),
         testing::Values(v1::Parallel::GRADIENTS, v1::Parallel::PARAMETERS)),
-    [](const auto& info) {
-      return absl::StrCat(std::get<0>(info.param).name, "_",
-                          v1::Parallel::Shard_Name(std::get<1>(info.param)));
-    });
+    NameOf);
 
 }  // namespace
 }  // namespace trainyard::engine

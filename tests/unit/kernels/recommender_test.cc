@@ -126,6 +126,23 @@ TEST_P(RecommenderTest, MergedRowsAgreeWithReference) {
   }
 }
 
+TEST_P(RecommenderTest, RowsOfLogicalRanksAreAddedUpByTheirTree) {
+  constexpr int64_t kWidth = 3, kOfRank = 7;
+  for (const int64_t logical_ranks : {1, 2, 3, 5, 6, 8, 13, 64, 100}) {
+    const int64_t samples = logical_ranks * kOfRank;
+    // Of the first table every rank has many, of the last few have the same.
+    std::vector<int32_t> ids = RandomRows(samples, kRows, static_cast<int>(logical_ranks));
+    std::vector<float> grad;
+    for (const double v : RandomVec(samples * 3 * kWidth, 3)) grad.push_back(static_cast<float>(v));
+    const Buffer merged_ids = bench_.Ints(ids);
+    const Buffer merged = bench_.Floats(Vec(grad.begin(), grad.end()));
+    bench_.Run(MergeRows{merged, merged_ids, samples, 3, kWidth, logical_ranks});
+    reference::MergeRowsByTree(ids, grad, samples, 3, kWidth, logical_ranks);
+    ExpectClose(merged, Vec(grad.begin(), grad.end()), 0, "grad");
+    for (size_t i = 0; i < ids.size(); ++i) ASSERT_EQ(merged_ids.As<int32_t>()[i], ids[i]) << i;
+  }
+}
+
 // Rows that collide in any hash of the low bits, and the largest ids there are.
 TEST_P(RecommenderTest, RowsFarApartAreMergedToo) {
   std::vector<int32_t> ids = {0, 1 << 30, 0, 2147483647, 1 << 20, 1 << 30, 1 << 30, 2147483647};

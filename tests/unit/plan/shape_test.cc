@@ -180,7 +180,7 @@ struct SizeChecker {
     Holds(o.ids, o.batch * o.count, ElementType::kI32), Holds(o.dy, o.batch * o.count * o.width);
     Holds(o.kept_ids, o.samples * o.count, ElementType::kI32);
     Holds(o.kept_dy, o.samples * o.count * o.width);
-    EXPECT_EQ(o.samples, plan.micro_batch * plan.micro_batches);
+    EXPECT_EQ(o.samples, plan.micro_batch * plan.micro_batches * plan.logical_ranks);
   }
   void operator()(const MergeRows& o) const {
     Holds(o.ids, o.samples * o.count, ElementType::kI32);

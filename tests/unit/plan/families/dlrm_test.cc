@@ -176,8 +176,19 @@ TEST(Dlrm, TablesKeptByRowTakeNoGradientMemory) {
   spec.mutable_optimizer()->mutable_sgd();
   const Plan rows = PlanOf(spec, facts);
   EXPECT_GT(rows.parameter_region.bytes, tables);
-  EXPECT_LT(rows.gradient_region.bytes, tables / 1000);
+  EXPECT_LT(rows.summary.gradient_bytes(), tables / 1000);
   EXPECT_EQ(rows.optimizer_region.bytes, 0);
+  // Of several logical ranks those of all are there, and sent.
+  spec.mutable_optimizer()->mutable_sgd()->set_lazy_tables(true);
+  spec.mutable_parallel()->set_logical_ranks(2);
+  spec.mutable_resources()->set_min_slots(2);
+  const Plan of_ranks = PlanOf(spec, facts);
+  EXPECT_EQ(of_ranks.rows_region.bytes, rows.rows_region.bytes);
+  EXPECT_LT(of_ranks.summary.gradient_bytes(), tables / 1000);
+  EXPECT_LT(of_ranks.summary.sent_bytes_per_step(), tables / 1000);
+  spec.mutable_parallel()->clear_logical_ranks();
+  spec.mutable_resources()->clear_min_slots();
+  spec.mutable_optimizer()->mutable_sgd()->set_lazy_tables(false);
   // Weight decay moves rows that no sample has.
   spec.mutable_optimizer()->mutable_sgd()->set_weight_decay(0.1);
   EXPECT_GT(PlanOf(spec, facts).gradient_region.bytes, tables);

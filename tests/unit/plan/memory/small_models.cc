@@ -27,10 +27,12 @@ std::vector<ModelCase> SmallModels() {
   ModelCase resnet = {"resnet", ResnetSpec(), ImageFacts(32, 32, 3, 10)};
   resnet.spec.mutable_training()->set_micro_batch_size(3);
   cases.push_back(resnet);
+  ModelCase rows = {"dlrm by row of logical ranks", DlrmSpec(), ClickFacts(3, 4, 10)};
+  rows.spec.mutable_optimizer()->mutable_adamw()->set_lazy_tables(true);
   for (ModelCase shared :
        {ModelCase{"gpt of logical ranks", GptSpec(), TokenFacts(11)},
         ModelCase{"resnet of logical ranks", ResnetSpec(), ImageFacts(32, 32, 3, 10)},
-        ModelCase{"dlrm of logical ranks", DlrmSpec(), ClickFacts(3, 4, 10)}}) {
+        ModelCase{"dlrm of logical ranks", DlrmSpec(), ClickFacts(3, 4, 10)}, rows}) {
     shared.spec.mutable_parallel()->set_logical_ranks(5);
     shared.spec.mutable_training()->set_batch_size(20);
     shared.spec.mutable_training()->set_micro_batch_size(2);

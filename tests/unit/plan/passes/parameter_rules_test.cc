@@ -121,6 +121,17 @@ TEST(ParameterGroups, OfTablesAreTheirOwnOrOne) {
   ASSERT_EQ(OpsOf<AdamWRows>(plan.end).size(), 1u);
   EXPECT_EQ(OpsOf<AdamWRows>(plan.end)[0].learning_rate_scale, 2);
 
+  // Lazy steps of SGD do not decay.
+  spec = DlrmSpec();
+  spec.mutable_optimizer()->mutable_sgd()->set_lazy_tables(true);
+  spec.mutable_optimizer()->mutable_sgd()->set_weight_decay(0.1);
+  EXPECT_EQ(ErrorOf(spec, facts),
+            "spec.optimizer.sgd.lazy_tables: leaves rows alone that a step does not look up, which "
+            "a weight decay of 0.1, as emb_l.0.weight has, would move; give the tables a group "
+            "with weight_decay 0, or leave lazy_tables out");
+  AddGroup(spec, "emb_l.*").set_weight_decay(0);
+  EXPECT_EQ(OpsOf<SgdRows>(PlanOf(spec, facts).end).size(), 1u);
+
   // Plain SGD keeps tables by row when that gives the same numbers, and only then.
   spec = DlrmSpec();
   spec.mutable_optimizer()->mutable_sgd()->set_weight_decay(0.1);

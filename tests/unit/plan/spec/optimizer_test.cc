@@ -41,6 +41,9 @@ TEST(ResolveOptimizer, RefusesWhatNoOptimizerTakes) {
                 at + "sgd.weight_decay: -1" + kNotNegative);
   ExpectRefused("optimizer { sgd { nesterov: true } }",
                 at + "sgd.nesterov: needs momentum; try 0.9");
+  ExpectRefused("optimizer { sgd { momentum: 0.9 lazy_tables: true } }",
+                at + "sgd.lazy_tables: leaves rows alone that a step does not look up, which "
+                     "momentum 0.9 would move; use momentum 0, or leave it out");
   ExpectRefused("optimizer { adamw { beta2: 1 } }", at + "adamw.beta2: 1 is not in [0, 1)");
   ExpectRefused("optimizer { adamw { epsilon: 0 } }", at + "adamw.epsilon: 0" + kPositive);
   ExpectRefused("optimizer { adamw { epsilon: 1e-60 } }",
