@@ -1,6 +1,6 @@
 """The peer: PyTorch's DistributedDataParallel over gloo, and gloo's all-reduce.
 
-    torch_ranks.py --model gpt2|char_gpt|resnet18|cnn --ranks N [--threads N] [--steps N]
+    torch_ranks.py --model gpt2|char_gpt|resnet18|cnn|dlrm --ranks N [--threads N] [--steps N]
     torch_ranks.py --all-reduce MIB --ranks N
 
 Each rank takes a batch of the engine bench; one rank alone takes the batches of two at once, so that the global batch is
@@ -53,7 +53,9 @@ def rank_of(rank, options, port):
             parallel._set_params_and_buffers_to_ignore_for_model(
                 model, [name for name, buffer in model.named_buffers() if buffer.dtype == torch.bool])
             wrapped = parallel(model)
-            loss_of = lambda *batch: torch.nn.functional.cross_entropy(wrapped(*batch[:-1]).float(), batch[-1])
+            functional = torch.nn.functional
+            loss = functional.binary_cross_entropy_with_logits if options.model == "dlrm" else functional.cross_entropy
+            loss_of = lambda *batch: loss(wrapped(*batch[:-1]).float(), batch[-1])
         step = iter(range(1 << 30))
 
         def run():

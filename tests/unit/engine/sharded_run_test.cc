@@ -169,7 +169,7 @@ TEST_P(TablesByRow, TrainsWhatIsLeftWhenTheRestIsFrozen) {
   }
 }
 
-std::string NameOf(const testing::TestParamInfo<Case>& info) {
+std::string FamilyAndShard(const testing::TestParamInfo<Case>& info) {
   return absl::StrCat(std::get<0>(info.param).name, "_",
                       v1::Parallel::Shard_Name(std::get<1>(info.param)));
 }
@@ -185,8 +185,8 @@ const auto kByRow = testing::Combine(
                            Family::kClicks}),
     testing::Values(v1::Parallel::NONE, v1::Parallel::OPTIMIZER, v1::Parallel::GRADIENTS,
                     v1::Parallel::PARAMETERS));
-INSTANTIATE_TEST_SUITE_P(ByRow, ShardedRun, kByRow, NameOf);
-INSTANTIATE_TEST_SUITE_P(ByRow, TablesByRow, kByRow, NameOf);
+INSTANTIATE_TEST_SUITE_P(ByRow, ShardedRun, kByRow, FamilyAndShard);
+INSTANTIATE_TEST_SUITE_P(ByRow, TablesByRow, kByRow, FamilyAndShard);
 
 INSTANTIATE_TEST_SUITE_P(
     Families, ShardedRun,
@@ -205,7 +205,7 @@ INSTANTIATE_TEST_SUITE_P(
             Family{"dlrm", "model { dlrm { embedding_width: 4 bottom: 64 top: 6 } }",
                    Family::kClicks}),
         testing::Values(v1::Parallel::GRADIENTS, v1::Parallel::PARAMETERS)),
-    NameOf);
+    FamilyAndShard);
 
 }  // namespace
 }  // namespace trainyard::engine
