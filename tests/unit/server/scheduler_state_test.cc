@@ -434,34 +434,40 @@ TEST(SchedulerState, DecidesInPiecesUntilNothingIsLeft) {
   EXPECT_THAT(state.Plan(options).decisions.reasons, IsEmpty());
 }
 
+PlannerOptions ToldAfterThreeSeconds() {
+  PlannerOptions options;
+  options.tell_after = absl::Seconds(3);
+  return options;
+}
+
+// Folds the jobs of `s` into `state`, and expects of it what a plan of the whole snapshot decides.
+Pass PlanByChangesAndWhole(const Snapshots& s, SchedulerState& state) {
+  state.Fold({.now = TestNow(), .whole = true, .jobs = s.snapshot.jobs});
+  const Pass pass = state.Plan(ToldAfterThreeSeconds());
+  EXPECT_EQ(Text(pass), Text(PlanPass(s.snapshot, ToldAfterThreeSeconds())));
+  return pass;
+}
+
 TEST(SchedulerState, AJobIsToldWhyItWaitsOnceItHasWaited) {
   Snapshots s;
   s.Queued({.id = "young", .age_seconds = 1}).Queued({.id = "old", .age_seconds = 3});
   s.Queued({.id = "foretold", .age_seconds = 1});
   s.snapshot.jobs.back().reason = {"WAITING_FOR_SLOTS", "too few such slots are free"};
-  PlannerOptions options;
-  options.tell_after = absl::Seconds(3);
   SchedulerState state;
-  state.Fold({.now = TestNow(), .whole = true, .jobs = s.snapshot.jobs});
-  const Pass pass = state.Plan(options);
+  const Pass pass = PlanByChangesAndWhole(s, state);
   ASSERT_EQ(pass.decisions.reasons.size(), 1u);
   EXPECT_EQ(pass.decisions.reasons[0].job_uid, "uid-old");
   EXPECT_EQ(pass.next, TestNow() + absl::Seconds(2)) << "then the other one";
-  EXPECT_EQ(Text(pass), Text(PlanPass(s.snapshot, options)));
 }
 
 TEST(SchedulerState, AJobInBackoffIsToldAtOnceHoweverYoungItIs) {
   Snapshots s;
   s.Queued({.id = "failed", .age_seconds = 1});
   s.snapshot.jobs[0].not_before = TestNow() + absl::Seconds(9);
-  PlannerOptions options;
-  options.tell_after = absl::Seconds(3);
   SchedulerState state;
-  state.Fold({.now = TestNow(), .whole = true, .jobs = s.snapshot.jobs});
-  const Pass pass = state.Plan(options);
+  const Pass pass = PlanByChangesAndWhole(s, state);
   ASSERT_EQ(pass.decisions.reasons.size(), 1u);
   EXPECT_EQ(pass.decisions.reasons[0].reason, ReasonForBackoff(s.snapshot.jobs[0]));
-  EXPECT_EQ(Text(pass), Text(PlanPass(s.snapshot, options)));
 }
 
 TEST(SchedulerState, JobsThatCameWithinHalfASecondAreToldTogether) {
@@ -470,17 +476,13 @@ TEST(SchedulerState, JobsThatCameWithinHalfASecondAreToldTogether) {
   s.snapshot.jobs[0].create_time = TestNow() - absl::Milliseconds(2900);
   s.snapshot.jobs[1].create_time = TestNow() - absl::Milliseconds(2600);
   s.snapshot.jobs[2].create_time = TestNow() - absl::Milliseconds(2400);
-  PlannerOptions options;
-  options.tell_after = absl::Seconds(3);
   SchedulerState state;
-  state.Fold({.now = TestNow(), .whole = true, .jobs = s.snapshot.jobs});
-  const Pass pass = state.Plan(options);
+  const Pass pass = PlanByChangesAndWhole(s, state);
   EXPECT_THAT(pass.decisions.reasons, IsEmpty());
   EXPECT_EQ(pass.next, TestNow() + absl::Milliseconds(500));
-  EXPECT_EQ(Text(pass), Text(PlanPass(s.snapshot, options)));
   SnapshotChanges later{.now = pass.next};
   state.Fold(later);
-  const Pass told = state.Plan(options);
+  const Pass told = state.Plan(ToldAfterThreeSeconds());
   EXPECT_EQ(told.decisions.reasons.size(), 2u);
   EXPECT_EQ(told.next, TestNow() + absl::Seconds(1)) << "then the third one";
 }
