@@ -105,7 +105,9 @@ absl::Status CheckSameStart(const Gang& gang, const v1::JobSpec& spec, const dat
       "the spec",
       absl::StrCat(SpecDigest(spec), " ", shard, " ", spec.parallel().layout().tensor(), " ",
                    spec.parallel().layout().pipeline(),
-                   spec.parallel().check_links() ? " check_links" : ""),
+                   spec.parallel().check_links() ? " check_links" : "",
+                   // Workers of before sweep the tables all the same, and would send other sums.
+                   spec.optimizer().muon().adamw().lazy_tables() ? " lazy_tables" : ""),
       Fault::kInternal));
   TY_RETURN_IF_ERROR(gang.CheckSame(
       "the data",
