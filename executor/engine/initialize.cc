@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "executor/engine/parameter_shares.h"
 #include "storage/base/status.h"
 
 namespace trainyard::engine {
@@ -41,11 +40,19 @@ absl::Status InitializeTensor(Session& session, plan::TensorId id, uint64_t seed
   return session.Synchronize();
 }
 
+absl::Status InitializeParameter(Session& session, plan::TensorId id, uint64_t seed,
+                                 ParameterShares& shares) {
+  const plan::OwnedRun* const rows = session.plan().RowsOf(id);
+  if (rows != nullptr) return InitializeTensor(session, rows->weights, seed);
+  TY_RETURN_IF_ERROR(InitializeTensor(session, id, seed));
+  shares.Keep(id);
+  return absl::OkStatus();
+}
+
 absl::Status InitializeModel(Session& session, uint64_t seed) {
   ParameterShares shares(session);
   for (const plan::TensorId id : session.plan().parameters) {
-    TY_RETURN_IF_ERROR(InitializeTensor(session, id, seed));
-    shares.Keep(id);
+    TY_RETURN_IF_ERROR(InitializeParameter(session, id, seed, shares));
   }
   for (const plan::TensorId id : session.plan().buffers) {
     TY_RETURN_IF_ERROR(InitializeTensor(session, id, seed));

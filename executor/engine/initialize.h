@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "executor/engine/parameter_shares.h"
 #include "executor/engine/session.h"
 
 namespace trainyard::engine {
@@ -18,6 +19,10 @@ uint64_t StreamOf(const std::string& name);
 // Fills parameter or buffer `id` of the plan: normal with mean 0 and standard deviation init_std,
 // or init_value everywhere.
 absl::Status InitializeTensor(Session& session, plan::TensorId id, uint64_t seed);
+
+// Fills parameter `id`, or what this rank keeps of it.
+absl::Status InitializeParameter(Session& session, plan::TensorId id, uint64_t seed,
+                                 ParameterShares& shares);
 
 // Fills all of them. The rest of the arena is left alone.
 absl::Status InitializeModel(Session& session, uint64_t seed);

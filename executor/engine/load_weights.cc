@@ -11,7 +11,6 @@
 #include "executor/engine/fault.h"
 #include "executor/engine/finite.h"
 #include "executor/engine/initialize.h"
-#include "executor/engine/parameter_shares.h"
 #include "executor/weights/start_weights.h"
 #include "storage/base/digest.h"
 #include "storage/base/status.h"
@@ -56,7 +55,7 @@ absl::Status VerifyOurs(const weights::ModelFolder& folder) {
 
 // Writes elements [first, first + chunk.size()) of a tensor where this rank hosts them.
 void WriteInto(Session& session, const weights::ReadPart& part, int64_t first,
-               absl::Span<const float> chunk) {
+               absl::Span<const float> chunk, ParameterShares& shares) {
   constexpr int64_t kSize = sizeof(float);
   if (part.buffer != plan::kNone) {
     session.Write(part.buffer, chunk.data(), chunk.size() * kSize,
@@ -68,13 +67,16 @@ void WriteInto(Session& session, const weights::ReadPart& part, int64_t first,
                    [&](const plan::ShardPiece& piece, int64_t offset, int64_t at, int64_t n) {
                      const plan::TensorId id = plan.of_group[piece.position];
                      if (!plan.host.hosts(plan.tensors[id])) return;
+                     if (plan.RowsOf(id) != nullptr) {
+                       return shares.WriteRows(id, offset, chunk.subspan(at, n));
+                     }
                      session.Write(id, chunk.data() + at, n * kSize, offset * kSize);
                    });
 }
 
 // Reads one tensor of the folder into its places.
 absl::Status ReadInto(Session& session, const weights::StartWeights& weights,
-                      const weights::ReadPart& part, Sha256& sha) {
+                      const weights::ReadPart& part, ParameterShares& shares, Sha256& sha) {
   std::vector<float> chunk;
   const plan::StoredTensor& stored = part.tensor.stored;
   const int64_t elements = stored.elements();
@@ -91,7 +93,7 @@ absl::Status ReadInto(Session& session, const weights::StartWeights& weights,
           "; name a model that is whole, or reinitialize: ['", stored.name, "']"));
     }
     sha.Add(chunk.data(), chunk.size() * sizeof(float));
-    WriteInto(session, part, first, chunk);
+    WriteInto(session, part, first, chunk, shares);
     TY_RETURN_IF_ERROR(session.Synchronize());
   }
   return absl::OkStatus();
@@ -125,12 +127,11 @@ absl::StatusOr<LoadedWeights> LoadWeights(Session& session, const v1::JobSpec& s
   ParameterShares shares(session);
   // Tensors are drawn first and then overwritten by what is read: one may have parts of both kinds.
   for (const plan::TensorId id : weights.assignment.drawn_whose) {
-    TY_RETURN_IF_ERROR(InitializeTensor(session, id, spec.training().seed()));
-    shares.Keep(id);
+    TY_RETURN_IF_ERROR(InitializeParameter(session, id, spec.training().seed(), shares));
   }
   Sha256 sha;
   for (const weights::ReadPart& part : weights.assignment.read) {
-    TY_RETURN_IF_ERROR(WithDataFault(ReadInto(session, weights, part, sha)));
+    TY_RETURN_IF_ERROR(WithDataFault(ReadInto(session, weights, part, shares, sha)));
     for (const plan::ShardPiece& piece : part.tensor.pieces) {
       if (!session.plan().parameters_sharded) break;
       TY_CHECK(piece.cols == piece.stride, part.tensor.stored.name, " is cut");

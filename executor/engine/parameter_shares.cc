@@ -49,6 +49,18 @@ void ParameterShares::Keep(plan::TensorId id) {
   Keep(id, 0, session_.plan().tensors[id].elements());
 }
 
+void ParameterShares::WriteRows(plan::TensorId table, int64_t first,
+                                absl::Span<const float> values) {
+  const plan::Plan& plan = session_.plan();
+  const plan::OwnedRun& rows = *plan.RowsOf(table);
+  const int64_t begin = plan.tables[&rows - plan.owned_rows.data()].elements.first + first;
+  const plan::ElementRange kept =
+      plan::Common(rows.elements, {begin, begin + static_cast<int64_t>(values.size())});
+  if (kept.size() == 0) return;
+  session_.Write(rows.weights, values.data() + (kept.first - begin), kept.size() * kSize,
+                 (kept.first - rows.elements.first) * kSize);
+}
+
 absl::Span<float> ParameterShares::Gathered(size_t bucket) const {
   const absl::Span<char> memory = session_.InMemory(gathered_[bucket]);
   return {reinterpret_cast<float*>(memory.data()), memory.size() / kSize};

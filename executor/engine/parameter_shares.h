@@ -24,6 +24,10 @@ class ParameterShares {
   void Keep(plan::TensorId id, int64_t first, int64_t n);
   void Keep(plan::TensorId id);
 
+  // Of a table that is shared out by rows: writes to what this rank has of it, of the elements from
+  // number `first` on, `values`.
+  void WriteRows(plan::TensorId table, int64_t first, absl::Span<const float> values);
+
   // Where bucket number `bucket` is gathered, and, of it, who keeps which elements. On hosts.
   absl::Span<float> Gathered(size_t bucket) const;
   const plan::Bucket& Slices(size_t bucket) const { return slices_[bucket]; }

@@ -87,7 +87,7 @@ absl::Status RestoreTensors(const Checkpoint& checkpoint, Session& session) {
   const plan::Plan& plan = session.plan();
   const Source source(checkpoint, plan);
   TY_RETURN_IF_ERROR(source.CheckComplete(plan));
-  const size_t sharded = plan.parameters_sharded ? plan.gradients.size() : 0;  // RestoreShare
+  const size_t sharded = plan.parameters_sharded ? plan.shared_out() : 0;  // RestoreShare
   for (size_t i = sharded; i < plan.parameters.size(); ++i) {
     const plan::TensorId id = plan.parameters[i];
     if (plan.host.Divides(plan.tensors[id])) continue;

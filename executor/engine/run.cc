@@ -97,7 +97,8 @@ absl::Status CheckCanTrain(const Gang& gang, const v1::JobSpec& spec) {
 }
 
 // Checks that the ranks of the gang train the same model on the same data from the same checkpoint.
-absl::Status CheckSameStart(const Gang& gang, const v1::JobSpec& spec, const data::Dataset& dataset,
+absl::Status CheckSameStart(const Gang& gang, const v1::JobSpec& spec, const plan::Plan& plan,
+                            const data::Dataset& dataset,
                             const std::optional<ChosenCheckpoint>& chosen) {
   if (gang.alone()) return absl::OkStatus();
   const std::string shard = v1::Parallel::Shard_Name(spec.parallel().shard());
@@ -107,7 +108,9 @@ absl::Status CheckSameStart(const Gang& gang, const v1::JobSpec& spec, const dat
                    spec.parallel().layout().pipeline(),
                    spec.parallel().check_links() ? " check_links" : "",
                    // Workers of before sweep the tables all the same, and would send other sums.
-                   spec.optimizer().muon().adamw().lazy_tables() ? " lazy_tables" : ""),
+                   spec.optimizer().muon().adamw().lazy_tables() ? " lazy_tables" : "",
+                   // Or each have all of the tables.
+                   plan.tables.empty() ? "" : " tables in shares"),
       Fault::kInternal));
   TY_RETURN_IF_ERROR(gang.CheckSame(
       "the data",
@@ -228,7 +231,7 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const Gang& ranks,
   }
   TY_ASSIGN_OR_RETURN(std::optional<ChosenCheckpoint> chosen,
                       FindStart(*store, request, spec, dataset));
-  TY_RETURN_IF_ERROR(CheckSameStart(ranks, spec, dataset, chosen));
+  TY_RETURN_IF_ERROR(CheckSameStart(ranks, spec, plan, dataset, chosen));
   const Arithmetic arithmetic = ArithmeticOf(device);
   TY_ASSIGN_OR_RETURN(const GangArithmetic computed,
                       CompareArithmetic(ranks, arithmetic, spec.parallel().arithmetic()));

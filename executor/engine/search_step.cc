@@ -33,7 +33,8 @@ absl::StatusOr<std::string> Trainer::Search(const BatchSource& next) {
     }
   }
   for (size_t i = gathered; i < plan.parameters.size(); ++i) {
-    TY_RETURN_IF_ERROR(search.Look(plan.parameters[i], before));
+    const plan::OwnedRun* const rows = plan.RowsOf(plan.parameters[i]);
+    TY_RETURN_IF_ERROR(search.Look(rows != nullptr ? rows->weights : plan.parameters[i], before));
   }
   // Each micro-batch writes only its own rows: the others may still hold the value for which the
   // step failed.

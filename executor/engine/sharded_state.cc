@@ -13,6 +13,21 @@
 namespace trainyard::engine {
 namespace {
 
+// All that this rank has a share of.
+std::vector<plan::OwnedRun> AllOwned(const plan::Plan& plan) {
+  std::vector<plan::OwnedRun> owned = plan.owned;
+  owned.insert(owned.end(), plan.owned_rows.begin(), plan.owned_rows.end());
+  return owned;
+}
+
+// The slices of all ranks, those of tables behind the others.
+std::vector<plan::RankSlice> AllSlices(const plan::Plan& plan) {
+  std::vector<plan::RankSlice> slices = plan::SlicesInOrder(plan.buckets);
+  const std::vector<plan::RankSlice> of_tables = plan::SlicesInOrder(plan.tables);
+  slices.insert(slices.end(), of_tables.begin(), of_tables.end());
+  return slices;
+}
+
 // Where `run` has what a snapshot calls `what`; kNone: nowhere.
 plan::TensorId Of(const plan::OwnedRun& run, int64_t what) {
   if (what == Snapshot::kWeights) return run.weights;
@@ -24,7 +39,8 @@ plan::TensorId Of(const plan::OwnedRun& run, int64_t what) {
 
 ShardedState::ShardedState(Session& session, const Gang& gang)
     : session_(session),
-      slices_(plan::SlicesInOrder(session.plan().buckets)),
+      owned_(AllOwned(session.plan())),
+      slices_(AllSlices(session.plan())),
       exchange_(gang, [this](const StateRequest& request, absl::Span<float> to) {
         return ReadOwn(request, to);
       }) {}
@@ -33,7 +49,7 @@ absl::Status ShardedState::ReadOwn(const StateRequest& request, absl::Span<float
   // What comes from another rank may be any number.
   const int64_t first = std::clamp<int64_t>(request.first, 0, int64_t{1} << 60);
   const plan::ElementRange wanted = {first, first + request.n};
-  for (const plan::OwnedRun& run : session_.plan().owned) {
+  for (const plan::OwnedRun& run : owned_) {
     if (plan::Common(run.elements, wanted) != wanted) continue;
     const plan::TensorId state = Of(run, request.kind);
     if (state == plan::kNone) break;
@@ -105,7 +121,7 @@ absl::Status ReadPlaced(const Checkpoint& checkpoint, const plan::Plan& plan,
 
 Snapshot::ReadState StateOf(const Checkpoint& checkpoint, const plan::Plan& plan) {
   TY_CHECK(!plan.state_by_parameter(), "a checkpoint has no state of shards");
-  return [&checkpoint, &plan, placed = plan::PlacedTensors(plan, plan.gradients.size())](
+  return [&checkpoint, &plan, placed = plan::PlacedTensors(plan, plan.shared_out())](
              int64_t what, int64_t first, absl::Span<float> to) {
     return ReadPlaced(checkpoint, plan, placed, what, first, to);
   };
@@ -153,13 +169,13 @@ absl::Status RestoreShards(const Checkpoint& checkpoint, Session& session) {
 
 absl::Status RestoreShare(const Checkpoint& checkpoint, Session& session) {
   const plan::Plan& plan = session.plan();
-  std::vector<plan::PlacedTensor> placed = plan::PlacedTensors(plan, plan.gradients.size());
+  std::vector<plan::PlacedTensor> placed = plan::PlacedTensors(plan, plan.shared_out());
   std::erase_if(placed, [&](const plan::PlacedTensor& p) {  // RestoreShards
     return plan.tensors[plan.parameters[p.position]].shard != nullptr;
   });
   const auto kinds = static_cast<int64_t>(plan.optimizer_state_names.size());
   std::vector<float> values;
-  for (const plan::OwnedRun& run : plan.owned) {
+  for (const plan::OwnedRun& run : AllOwned(plan)) {
     for (int64_t what = Snapshot::kWeights; what < kinds; ++what) {
       const plan::TensorId share = Of(run, what);
       if (share == plan::kNone) continue;

@@ -34,6 +34,7 @@ class ShardedState {
   absl::Status ReadOwn(const StateRequest& request, absl::Span<float> to);
 
   Session& session_;
+  const std::vector<plan::OwnedRun> owned_;
   const std::vector<plan::RankSlice> slices_;
   StateExchange exchange_;
 };

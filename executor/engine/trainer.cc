@@ -12,6 +12,7 @@
 #include "executor/engine/fault.h"
 #include "executor/engine/initialize.h"
 #include "executor/engine/load_weights.h"
+#include "executor/engine/look_ups.h"
 #include "executor/engine/restore_tensors.h"
 #include "executor/plan/spec/learning_rate.h"
 #include "storage/base/status.h"
@@ -109,6 +110,7 @@ absl::Status Trainer::Prepare() {
   TY_ASSIGN_OR_RETURN(norm_, session_.Prepare(plan.norm));
   with_exchanges(plan.norm_exchanges, 0, norm_);
   TY_ASSIGN_OR_RETURN(end_, session_.Prepare(plan.end));
+  if (!plan.tables.empty()) end_.insert(end_.begin(), OwnRowsAlone(session_));
   TY_ASSIGN_OR_RETURN(gathered_, session_.Prepare(plan.gathered));
   TY_ASSIGN_OR_RETURN(move_buffers_, session_.Prepare(plan.move_buffers));
   if (plan.host.stages > 1) {

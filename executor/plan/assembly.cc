@@ -30,6 +30,7 @@
 #include "executor/plan/passes/shard_optimizer.h"
 #include "executor/plan/passes/shard_parameters.h"
 #include "executor/plan/passes/share_gradients.h"
+#include "executor/plan/passes/share_tables.h"
 #include "executor/plan/passes/stages.h"
 #include "executor/plan/passes/weight_copies.h"
 #include "executor/plan/spec/checks.h"
@@ -171,6 +172,7 @@ class Assembly {
     if (training) {
       if (mesh_.data > 1) ShareOut(spec_, trained_, mesh_.data, plan_.rank, plan_);
       AppendOptimizer(spec_, trained_, norm_sum_, plan_);
+      forward_ops_ -= ReceiveLookUps(plan_);
       ReadInEvaluation(copies_, plan_);
       forward_ops_ += MovePendingBuffers(plan_);
       if (activation_bytes < kUnbounded) RecomputeWithin(activation_bytes);
@@ -186,6 +188,7 @@ class Assembly {
     plan_.micro_exchanges = ShardExchanges(plan_.host, plan_.tensors, plan_.micro);
     plan_.evaluate_exchanges = ShardExchanges(plan_.host, plan_.tensors, plan_.evaluate);
     AddStageExchanges(evaluate_links_, {plan_.eval_losses, plan_.eval_correct}, plan_);
+    FindFirstReads(plan_);
     plan_.micro_gathers = Gathers(plan_, plan_.micro);
     plan_.evaluate_gathers = Gathers(plan_, plan_.evaluate);
     Summarize(spec_, facts_, plan_);
@@ -339,8 +342,9 @@ class Assembly {
       for (size_t i = 0; i < plan_.parameters.size(); ++i) {
         has_state.push_back(
             absl::c_linear_search(StateNames(spec_.optimizer(), trained_.rules[i]), kind));
-        // What is sharded is cut later, by elements: not that of tables kept by row.
-        const bool whole = i >= trained_.dense || !ShardsOptimizer(spec_, mesh_.data);
+        // What is sharded is cut later.
+        const bool whole = i >= trained_.dense ? !SharesTables(spec_, trained_, mesh_.data)
+                                               : !ShardsOptimizer(spec_, mesh_.data);
         state.push_back(has_state.back() && whole
                             ? AddCompanion(plan_.parameters[i], TensorKind::kOptimizerState,
                                            absl::StrCat(".", kind))

@@ -208,7 +208,7 @@ void Snapshot::Show(const Places& places, const ReadShard& elsewhere) {
     }
     AddShards(what, prefix, std::move(shards), elsewhere, views);
   };
-  const size_t sharded = plan_.parameters_sharded ? plan_.gradients.size() : 0;
+  const size_t sharded = plan_.parameters_sharded ? plan_.shared_out() : 0;
   const auto parameter_at = [&](size_t i) -> const char* {
     if (i < sharded) return nullptr;
     return at(places.parameters, plan_.parameter_region, plan_.parameters[i]);
@@ -240,7 +240,7 @@ void Snapshot::Show(const Places& places, const ReadShard& elsewhere) {
 
 template <typename F>
 void Snapshot::ForEachState(const F& f) const {
-  const std::vector<plan::PlacedTensor> placed = plan::PlacedTensors(plan_, plan_.gradients.size());
+  const std::vector<plan::PlacedTensor> placed = plan::PlacedTensors(plan_, plan_.shared_out());
   const int64_t first = plan_.parameters_sharded ? kWeights : 0;
   for (int64_t what = first; what < static_cast<int64_t>(plan_.has_state.size()); ++what) {
     for (const plan::PlacedTensor& p : placed) {

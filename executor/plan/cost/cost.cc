@@ -91,7 +91,7 @@ int64_t StagingBytes(const v1::JobSpec& spec, const DataFacts& facts, const Plan
   const int64_t in_use = gpu ? 2 : 1;  // executor/engine/upload_queue.h: BatchesInUse
   return SnapshotBytes(spec.checkpoint(), gpu, plan) + (spec.data().prefetch() + in_use) * batch +
          (kHeldOutBatches - 1 + in_use) * held_out + DatasetBytes(spec.data(), facts) +
-         ScoreBytes(spec, facts) + GangBytes(spec, plan.logical_ranks);
+         ScoreBytes(spec, facts) + GangBytes(spec, plan.logical_ranks) + LookUpBytes(plan);
 }
 
 // Passes over one micro-batch know activations only, and the sharing of memory is what laid it out.

@@ -31,6 +31,18 @@ Traffic GatheredInRounds(const Plan& plan, int64_t ranks, int64_t rank) {
   return sent;
 }
 
+// Where tables are shared out: what rank `rank` of `ranks` sends of them in a step whose look-ups
+// are spread evenly over their rows. All ids go to all in each round of logical ranks, in which
+// each has one micro-batch.
+int64_t LookedUp(const Plan& plan, int64_t ranks, int64_t rank) {
+  const LookUp& look_up = plan.micro_look_up;
+  if (look_up.rows == kNone) return 0;
+  const int64_t rounds = (plan.logical_ranks + ranks - 1) / ranks;
+  const int64_t others = plan.logical_ranks - HostedBy(plan.logical_ranks, ranks, rank).size();
+  return rounds * (ranks - 1) * plan.tensors[look_up.ids].bytes() +
+         others * plan.tensors[look_up.rows].bytes() / ranks;
+}
+
 // What rank `rank` of `ranks` sends, but for parameters that are sharded, and the leaves of the
 // norm that begin in others' slices.
 Traffic OwnTraffic(const Plan& plan, int64_t ranks, int64_t rank) {
@@ -89,7 +101,7 @@ std::vector<Traffic> TrafficOfRanks(const Plan& plan) {
   for (int64_t rank = 0; rank < ranks && ranks > 1; ++rank) {
     sent[rank] = OwnTraffic(plan, ranks, rank);
     const Traffic gathered = GatheredInRounds(plan, ranks, rank);
-    sent[rank].in_forward += gathered.in_forward;
+    sent[rank].in_forward += gathered.in_forward + LookedUp(plan, ranks, rank);
     sent[rank].in_backward += gathered.in_backward;
   }
   for (int64_t rank = 0; rank < ranks; ++rank) {

@@ -93,6 +93,14 @@ struct Gather {
   OpRange live() const { return {start_before, read.last}; }
 };
 
+// Where tables are shared out: what the ids of a batch name of them comes from the ranks that have
+// it.
+struct LookUp {
+  TensorId ids = kNone;    // i32 [batch, tables]
+  TensorId rows = kNone;   // f32 [batch, tables, width]; kNone: nothing is looked up so
+  int64_t read_first = 0;  // the op that reads them first
+};
+
 struct Plan {
   std::vector<Tensor> tensors;
   std::vector<Alias> aliases;
@@ -154,6 +162,22 @@ struct Plan {
   bool parameters_sharded = false;
   int64_t gathered_parameter_bytes = 0;
   std::vector<Gather> micro_gathers, evaluate_gathers;  // in the order in which they begin
+  // So are tables that are kept by row: each rank has some rows of every one, with their state, and
+  // steps these alone. By table: which elements those are of each rank, counted on behind the dense
+  // gradients (of what pads a table nobody has any), and what this rank has of it.
+  std::vector<Bucket> tables;
+  std::vector<OwnedRun> owned_rows;
+  LookUp micro_look_up, evaluate_look_up;
+  // How many of `parameters`, from the first on, are shared out by element: those with a gradient,
+  // and such tables.
+  size_t shared_out() const { return tables.empty() ? gradients.size() : trained; }
+  // What this rank has of the table `id`; null: that is no table that is shared out.
+  const OwnedRun* RowsOf(TensorId id) const {
+    for (size_t t = 0; t < owned_rows.size(); ++t) {
+      if (parameters[gradients.size() + t] == id) return &owned_rows[t];
+    }
+    return nullptr;
+  }
   int64_t most_weight_bytes = 0;  // of OwnedRun::weights, of the rank that has most
   int64_t all_weight_bytes = 0;   // of these, of all ranks
   int64_t rank = 0;

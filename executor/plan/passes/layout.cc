@@ -190,11 +190,12 @@ void LayOut(const std::vector<TensorId>& scalars, Plan& plan) {
     return Region{.offset = begin, .bytes = end - begin};
   };
   plan.parameter_region = region([&] {
-    const auto gathered = plan.parameters_sharded ? plan.gradients.size() : size_t{0};
-    place({plan.parameters.begin() + gathered, plan.parameters.end()});
+    const auto shared_out = plan.parameters_sharded ? plan.shared_out() : size_t{0};
+    place({plan.parameters.begin() + shared_out, plan.parameters.end()});
   });
   plan.weight_region = region([&] {
     for (const OwnedRun& run : plan.owned) place({run.weights});
+    for (const OwnedRun& rows : plan.owned_rows) place({rows.weights});
   });
   plan.copy_region = region([&] { end = PlaceCopies(end, plan); });
   plan.optimizer_region = region([&] {
@@ -202,6 +203,9 @@ void LayOut(const std::vector<TensorId>& scalars, Plan& plan) {
     for (const std::vector<TensorId>& kind : plan.optimizer_state) place(kind);
     if (plan.sharded) plan.whole_state_bytes = end - begin;
     for (const OwnedRun& run : plan.owned) place(run.state);
+    for (size_t kind = 0; kind < plan.optimizer_state_names.size(); ++kind) {
+      for (const OwnedRun& rows : plan.owned_rows) place({rows.state[kind]});  // as the tables lie
+    }
   });
   plan.ema_region = region([&] { place(plan.averages); });
   plan.buffer_region = region([&] { place(plan.buffers); });

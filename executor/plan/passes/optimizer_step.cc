@@ -372,10 +372,22 @@ class OptimizerStep {
     return static_cast<TensorId>(plan_.tensors.size()) - 1;
   }
 
+  // The tables, or what this rank has of them, or what goes with that by the kind of state `name`.
+  std::vector<TensorId> Tables(const char* name = nullptr) const {
+    std::vector<TensorId> tables;
+    for (size_t i = parameters_.dense; i < parameters_.trained; ++i) {
+      if (plan_.tables.empty()) {
+        tables.push_back(name == nullptr ? plan_.parameters[i] : State(name, i));
+      } else {
+        const OwnedRun& own = plan_.owned_rows[i - parameters_.dense];
+        tables.push_back(name == nullptr ? own.weights : own.state[Kind(name)]);
+      }
+    }
+    return tables;
+  }
+
   void AddRowStep() {
-    const size_t first = parameters_.dense, end = parameters_.trained;
-    const std::vector<TensorId> tables(plan_.parameters.begin() + first,
-                                       plan_.parameters.begin() + end);
+    const size_t first = parameters_.dense;
     const std::vector<int64_t>& dims = plan_.tensors[plan_.row_gradient].dims;
     const auto rate = static_cast<float>(rule(first).learning_rate_scale);
     if (rule(first).method == Method::kSgd) {
@@ -383,23 +395,18 @@ class OptimizerStep {
                           .ids = plan_.row_ids,
                           .grad_scale = scale_,
                           .state = plan_.state,
-                          .tables = tables,
+                          .tables = Tables(),
                           .samples = dims[0],
                           .width = dims[2],
                           .learning_rate_scale = rate});
-    }
-    std::vector<TensorId> m, v;
-    for (size_t i = first; i < end; ++i) {
-      m.push_back(State("exp_avg", i));
-      v.push_back(State("exp_avg_sq", i));
     }
     Emit(AdamWRows{.grad = plan_.row_gradient,
                    .ids = plan_.row_ids,
                    .grad_scale = scale_,
                    .state = plan_.state,
-                   .tables = tables,
-                   .m = m,
-                   .v = v,
+                   .tables = Tables(),
+                   .m = Tables("exp_avg"),
+                   .v = Tables("exp_avg_sq"),
                    .samples = dims[0],
                    .width = dims[2],
                    .beta1 = static_cast<float>(adamw().beta1()),

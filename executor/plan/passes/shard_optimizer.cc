@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "executor/plan/memory/memory.h"
 #include "executor/plan/passes/shard_gradients.h"
+#include "executor/plan/passes/share_tables.h"
 #include "executor/plan/spec/mesh.h"
 #include "kernels/scratch/sizes.h"
 
@@ -165,6 +166,7 @@ void ShareOut(const v1::JobSpec& spec, const TrainedParameters& parameters, int6
       plan.all_weight_bytes += weights;
     }
   }
+  if (SharesTables(spec, parameters, ranks)) ShareTables(optimizer, parameters, ranks, rank, plan);
 }
 
 }  // namespace trainyard::plan

@@ -145,9 +145,42 @@ TEST_P(ShardedRun, NamesWhatIsNotFinite) {
   for (const absl::Status& ended : gang.ended) EXPECT_EQ(ended, whole.ended[0]);
 }
 
-// Every rank gets the rows that the others looked up, and steps the tables alike; the state of
-// their optimizer is whole where that of other parameters is shared out.
+// Every rank gets the gradients of the rows that the others looked up, and steps the tables alike,
+// or, where parameters are sharded, the rows that it has.
 class TablesByRow : public ShardedRun {};
+
+// Some ranks have no row of a table.
+TEST_P(TablesByRow, HaveTheBitsOfOneRankWithFewerRowsThanRanks) {
+  v1::JobSpec spec = Spec(4, 8);
+  spec.mutable_data()->mutable_clicks()->set_categories(5);
+  const OnRanks whole(spec, Root("whole"), 1);
+  whole.ExpectOk();
+  for (const int ranks : {3, 8}) {
+    SCOPED_TRACE(ranks);
+    const OnRanks gang(Sharded(spec), Root(absl::StrCat("gang of ", ranks)), ranks);
+    gang.ExpectOk();
+    ASSERT_EQ(gang.seen.checkpoints.size(), whole.seen.checkpoints.size());
+    EXPECT_EQ(gang.seen.TrainLosses(), whole.seen.TrainLosses());
+    EXPECT_EQ(gang.seen.Evaluations(), whole.seen.Evaluations());
+    ExpectSame(gang.seen.checkpoints.back(), whole.seen.checkpoints.back());
+  }
+}
+
+// All tables are read, but for one, which is drawn anew.
+TEST_P(TablesByRow, StartFromAnotherModel) {
+  v1::JobSpec spec = Spec(4, 4);
+  const OnRanks other(spec, Root("other"), 1);
+  ASSERT_FALSE(other.seen.checkpoints.empty());
+  spec.mutable_fine_tune()->set_from(other.seen.checkpoints[0].uri);
+  spec.mutable_fine_tune()->add_reinitialize("emb_l.1.*");
+  const OnRanks whole(spec, Root("whole"), 1);
+  whole.ExpectOk();
+  const OnRanks gang(Sharded(spec), Root("gang"), 3);
+  gang.ExpectOk();
+  ASSERT_FALSE(gang.seen.checkpoints.empty());
+  EXPECT_EQ(gang.seen.TrainLosses(), whole.seen.TrainLosses());
+  ExpectSame(gang.seen.checkpoints.back(), whole.seen.checkpoints.back());
+}
 
 // Where tables that are kept by row are all that is trained, there are no gradients to exchange.
 TEST_P(TablesByRow, TrainsWhatIsLeftWhenTheRestIsFrozen) {

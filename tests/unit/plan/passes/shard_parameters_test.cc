@@ -131,5 +131,70 @@ TEST(Gathers, NeedLessMemoryThanAllParameters) {
   EXPECT_EQ(plan.parameter_region.bytes, 0);
 }
 
+Plan WithTablesOnRank(int64_t rank, int64_t rows) {
+  v1::JobSpec spec = DlrmSpec();
+  spec.mutable_optimizer()->mutable_adamw()->set_lazy_tables(true);
+  spec.mutable_resources()->set_min_slots(3);
+  spec.mutable_resources()->set_max_slots(3);
+  spec.mutable_resources()->set_device(v1::Resources::CPU);
+  spec.mutable_parallel()->set_logical_ranks(3);
+  spec.mutable_parallel()->set_shard(v1::Parallel::PARAMETERS);
+  spec.mutable_training()->set_batch_size(6);
+  spec.mutable_training()->set_micro_batch_size(2);
+  return BuildPlan(ResolveSpec(spec).value(), ClickFacts(5, 3, rows), rank).value();
+}
+
+TEST(Tables, HaveEachRowOnOneRank) {
+  for (const int64_t rows : {2, 7, 1000}) {
+    const Plan first = WithTablesOnRank(0, rows);
+    ASSERT_EQ(first.tables.size(), 3u);
+    const int64_t width = first.tensors[first.parameters[first.gradients.size()]].dims[1];
+    std::vector<int64_t> next(3);  // by table: the element that no rank had yet
+    for (size_t t = 0; t < 3; ++t) next[t] = first.tables[t].elements.first;
+    for (int64_t rank = 0; rank < 3; ++rank) {
+      const Plan plan = WithTablesOnRank(rank, rows);
+      EXPECT_EQ(plan.summary.bytes_per_slot(), first.summary.bytes_per_slot());
+      for (size_t t = 0; t < 3; ++t) {
+        const OwnedRun& owned = plan.owned_rows[t];
+        EXPECT_EQ(owned.elements, first.tables[t].slices[rank]);
+        EXPECT_EQ(owned.elements.first, next[t]);
+        next[t] = owned.elements.end;
+        EXPECT_EQ(owned.elements.size() % width, 0);
+        // At least one, which nothing reads.
+        EXPECT_EQ(plan.tensors[owned.weights].elements(), std::max(width, owned.elements.size()));
+        EXPECT_EQ(owned.state.size(), 2u);
+      }
+    }
+    for (size_t t = 0; t < 3; ++t) EXPECT_EQ(next[t], first.tables[t].elements.end);
+  }
+}
+
+TEST(Tables, AreNotLookedUpByAnOp) {
+  const Plan plan = WithTablesOnRank(1, 7);
+  for (const auto& [ops, look_up] : {std::pair(&plan.micro, plan.micro_look_up),
+                                     std::pair(&plan.evaluate, plan.evaluate_look_up)}) {
+    ASSERT_NE(look_up.rows, kNone);
+    EXPECT_EQ(plan.tensors[look_up.rows].kind, TensorKind::kReceived);
+    for (size_t i = 0; i < ops->size(); ++i) {
+      EXPECT_EQ(std::get_if<EmbeddingTablesForward>(&(*ops)[i]), nullptr);
+      bool reads = false;
+      VisitOperands((*ops)[i], [&](TensorId id, Access) { reads |= id == look_up.rows; });
+      if (static_cast<int64_t>(i) <= look_up.read_first) {
+        EXPECT_EQ(reads, static_cast<int64_t>(i) == look_up.read_first);
+      }
+    }
+  }
+}
+
+TEST(Tables, TakeAThirdOfTheMemoryOnThreeRanks) {
+  constexpr int64_t kRows = 99'999;
+  const Plan plan = WithTablesOnRank(0, kRows);
+  const int64_t width = plan.tensors[plan.parameters[plan.gradients.size()]].dims[1];
+  const int64_t tables = 3 * kRows * width * int64_t{sizeof(float)};
+  EXPECT_NEAR(plan.summary.parameter_bytes(), tables / 3, tables / 100);
+  EXPECT_NEAR(plan.summary.optimizer_bytes(), 2 * tables / 3, tables / 100);
+  EXPECT_LT(plan.parameter_region.bytes, tables / 1000);
+}
+
 }  // namespace
 }  // namespace trainyard::plan
