@@ -28,6 +28,7 @@ struct Binder {
     const p::Tensor& tensor = plan.tensors[id];
     TY_CHECK(takes_row_stride || tensor.row_stride == 0, tensor.name,
              ": its op takes no rows that lie apart");
+    TY_CHECK(plan.offsets[id] != p::kNoPlace, tensor.name, " has no place of its own");
     return {arena + plan.offset(id, partial, flight), tensor.type, tensor.row_stride,
             /*padded=*/tensor.row_stride > 0};
   }

@@ -11,12 +11,13 @@
 #include "executor/engine/fault.h"
 #include "executor/engine/load_weights.h"
 #include "executor/engine/policies.h"
-#include "executor/engine/sharded_state.h"
 #include "executor/engine/steps.h"
 #include "storage/base/status.h"
 
 namespace trainyard::engine {
 namespace {
+
+constexpr int64_t kStart = -1;  // no step of a checkpoint
 
 // What the first rank that found something found.
 absl::StatusOr<std::string> FirstFound(const Gang& gang, const std::string& mine) {
@@ -76,14 +77,10 @@ absl::Status Steps::RollBack(const std::string& what) {
   TY_RETURN_IF_ERROR(
       p_.gang.OfLeader(p_.gang.leads() ? FindTarget(what, target) : absl::OkStatus()));
   const int64_t failed = done();
-  if (!p_.plan.parameters_sharded) {
-    return p_.gang.OfLeader(p_.gang.leads() ? GoBack(what, target, failed) : absl::OkStatus());
-  }
-  // A checkpoint has all parameters, but of the start each rank has its share alone.
-  TY_ASSIGN_OR_RETURN(const int64_t to_start, p_.gang.OfLeader(int64_t{!target}));
-  if (to_start != 0) TY_RETURN_IF_ERROR(p_.gang.Agree(BeginAnew()));
-  if (p_.gang.leads()) return p_.gang.OfLeader(GoBack(what, target, failed));
-  return p_.gang.OfLeader(to_start != 0 ? p_.trainer.ServeState() : absl::OkStatus());
+  TY_ASSIGN_OR_RETURN(const int64_t step, p_.gang.OfLeader(target ? target->step : kStart));
+  TY_RETURN_IF_ERROR(p_.gang.Agree(GoBackTo(step, target)));
+  return p_.gang.OfLeader(p_.gang.leads() ? WriteAnew(what, target, failed)
+                                          : p_.trainer.ServeState());
 }
 
 absl::Status Steps::FindTarget(const std::string& what, std::optional<Checkpoint>& target) {
@@ -102,38 +99,27 @@ absl::Status Steps::BeginAnew() {
                              : absl::OkStatus();
 }
 
-// Writes the checkpoint that the run goes back to anew, with the data to leave out: whoever goes on
-// from it needs to know nothing else, and a rollback that is repeated gives the same.
-absl::Status Steps::GoBack(const std::string& what, const std::optional<Checkpoint>& target,
-                           int64_t failed) {
-  const bool all_began_anew = !target && p_.plan.parameters_sharded;
+absl::Status Steps::GoBackTo(int64_t step, std::optional<Checkpoint>& target) {
+  entered_.reset();
+  if (step == kStart) return BeginAnew();
+  if (!target) {
+    TY_ASSIGN_OR_FAULT(
+        Fault::kStorage, target,
+        Checkpoint::Open(p_.store, absl::StrCat(p_.checkpoint_root, "/", StepFolder(step)), ""));
+  }
+  return WithStorageFault(p_.trainer.Restore(*target));
+}
+
+absl::Status Steps::WriteAnew(const std::string& what, const std::optional<Checkpoint>& target,
+                              int64_t failed) {
   if (target) {
-    TY_RETURN_IF_ERROR(WithStorageFault(p_.trainer.Restore(*target)));
     metrics_ = target->metrics;
     evaluated_step_ = done();
-  } else if (!all_began_anew) {
-    TY_RETURN_IF_ERROR(BeginAnew());
   }
   const int64_t next = data::BatchOfStep(done(), run_.skips);
   run_ = AfterRollback(run_, failed,
                        target ? target->run : RunState{.start_sha256 = run_.start_sha256}, done());
-  entered_.reset();
-  Snapshot::ReadState state = nullptr;  // of all ranks
-  if (target) {
-    state = StateOf(*target, p_.plan);
-  } else if (!all_began_anew) {
-    // The other ranks have gone on since, and do not go back; at the start all state is 0.
-    state = [](size_t, int64_t, absl::Span<float> to) {
-      std::fill(to.begin(), to.end(), 0.0f);
-      return absl::OkStatus();
-    };
-  }
-  absl::Status saved = SaveFrom({.needed = true, .last = true, .went_back = true}, state);
-  if (all_began_anew) {
-    p_.checkpoints.AwaitWritten();
-    saved.Update(p_.trainer.ServeState());
-  }
-  TY_RETURN_IF_ERROR(saved);
+  TY_RETURN_IF_ERROR(SaveAndServe({.needed = true, .last = true, .went_back = true}));
   TY_RETURN_IF_ERROR(WithStorageFault(p_.checkpoints.Wait()));
   const int64_t left_out = data::BatchOfStep(done(), run_.skips) - next;
   return MarkRolledBack(WithFault(

@@ -149,6 +149,7 @@ char* Session::At(plan::TensorId id, size_t offset, size_t bytes, int64_t partia
   const plan::Tensor& tensor = plan_.tensors[id];
   TY_CHECK(static_cast<int64_t>(offset + bytes) <= tensor.bytes(), tensor.name, ": ", offset, " + ",
            bytes, " of ", tensor.bytes(), " bytes");
+  TY_CHECK(plan_.offsets[id] != plan::kNoPlace, tensor.name, " has no place of its own");
   return arena_ + plan_.offset(id, partial, flight) + offset;
 }
 

@@ -117,18 +117,6 @@ absl::Status ReadPlaced(const Checkpoint& checkpoint, const plan::Plan& plan,
   return absl::OkStatus();
 }
 
-}  // namespace
-
-Snapshot::ReadState StateOf(const Checkpoint& checkpoint, const plan::Plan& plan) {
-  TY_CHECK(!plan.state_by_parameter(), "a checkpoint has no state of shards");
-  return [&checkpoint, &plan, placed = plan::PlacedTensors(plan, plan.shared_out())](
-             int64_t what, int64_t first, absl::Span<float> to) {
-    return ReadPlaced(checkpoint, plan, placed, what, first, to);
-  };
-}
-
-namespace {
-
 // Writes to this rank's share of state `kind` what it has of elements from `first` on.
 void WriteShare(size_t kind, int64_t first, absl::Span<const float> values, Session& session) {
   const plan::ElementRange written = {first, first + static_cast<int64_t>(values.size())};

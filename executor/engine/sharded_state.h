@@ -39,9 +39,6 @@ class ShardedState {
   StateExchange exchange_;
 };
 
-// Reads the same from a checkpoint; not of a plan whose state is found by parameter.
-Snapshot::ReadState StateOf(const Checkpoint& checkpoint, const plan::Plan& plan);
-
 // Reads this rank's share of `checkpoint` into the session's arena.
 absl::Status RestoreShare(const Checkpoint& checkpoint, Session& session);
 

@@ -349,20 +349,20 @@ absl::Status Steps::Save(const CheckpointWriter::Purpose& purpose) {
   TY_RETURN_IF_ERROR(p_.trainer.AwaitParameters());  // of a run that is stopped before a step
   TY_RETURN_IF_ERROR(RevertUnwrittenBest());
   if (!p_.gang.leads()) return p_.trainer.ServeState();
-  const absl::Status saved = SaveFrom(purpose, nullptr);
-  if (purpose.last) p_.checkpoints.AwaitWritten();
-  const absl::Status served = p_.trainer.ServeState();
-  return saved.ok() ? served : saved;
+  return SaveAndServe(purpose);
 }
 
-absl::Status Steps::SaveFrom(const CheckpointWriter::Purpose& purpose,
-                             const Snapshot::ReadState& state) {
+absl::Status Steps::SaveAndServe(const CheckpointWriter::Purpose& purpose) {
   CheckpointContent content{.step = done(), .run = run_};
   content.run.loss_scale = p_.trainer.loss_scale();
   if (evaluated_step_ == done()) content.metrics = metrics_;
-  return WithStorageFault(p_.checkpoints.Save(std::move(content), purpose, [&](Snapshot& snapshot) {
-    return purpose.last ? p_.trainer.LendTo(snapshot, state) : p_.trainer.CopyTo(snapshot, state);
-  }));
+  const absl::Status saved =
+      WithStorageFault(p_.checkpoints.Save(std::move(content), purpose, [&](Snapshot& snapshot) {
+        return purpose.last ? p_.trainer.LendTo(snapshot) : p_.trainer.CopyTo(snapshot);
+      }));
+  if (purpose.last) p_.checkpoints.AwaitWritten();
+  const absl::Status served = p_.trainer.ServeState();
+  return saved.ok() ? served : saved;
 }
 
 absl::Status Steps::AwaitSaved() {

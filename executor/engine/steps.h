@@ -113,7 +113,7 @@ class Steps {
   // Rank 0 writes; every rank makes the same calls, since each has a share of what is written.
   absl::Status Save(const CheckpointWriter::Purpose& purpose);
   // Rank 0: with the optimizer state of `state` where it is sharded; null: that of all ranks.
-  absl::Status SaveFrom(const CheckpointWriter::Purpose& purpose, const Snapshot::ReadState& state);
+  absl::Status SaveAndServe(const CheckpointWriter::Purpose& purpose);
   // Waits until rank 0 has written all, having saved once more or not; returns on every rank how
   // that went.
   absl::Status SaveNow(const CheckpointWriter::Purpose& purpose);
@@ -123,17 +123,21 @@ class Steps {
   // Handles the step after done(), which was not finite: fails or rolls back, as
   // training.on_non_finite says.
   absl::Status NotFinite(const StepResult& result);
-  // Rank 0 goes back, with the other ranks where they have a part of what it goes back to; every
-  // rank returns how that went.
+  // All ranks go back, since each may have a part of the state alone, and rank 0 writes what they
+  // have gone back to; every rank returns how that went.
   absl::Status RollBack(const std::string& what);
   // Rank 0: to what the run goes back after `what`; none: to its start. Fails once all rollbacks
   // are used up.
   absl::Status FindTarget(const std::string& what, std::optional<Checkpoint>& target);
   // Draws the weights, or reads them, as before the first step.
   absl::Status BeginAnew();
-  // Rank 0, after `failed` steps.
-  absl::Status GoBack(const std::string& what, const std::optional<Checkpoint>& target,
-                      int64_t failed);
+  // To the checkpoint of `step`, which rank 0 has opened, or to the start.
+  absl::Status GoBackTo(int64_t step, std::optional<Checkpoint>& target);
+  // Rank 0, after `failed` steps, while the others serve their state. Writes the checkpoint that
+  // the run has gone back to anew, with the data to leave out: whoever goes on from it needs to
+  // know nothing else, and a rollback that is repeated gives the same.
+  absl::Status WriteAnew(const std::string& what, const std::optional<Checkpoint>& target,
+                         int64_t failed);
   // The newest whole checkpoint that a rollback may go back to, if any.
   absl::StatusOr<std::optional<Checkpoint>> RollbackTarget();
 

@@ -440,11 +440,10 @@ absl::StatusOr<StepResult> Trainer::Finish() {
   return result;
 }
 
-absl::Status Trainer::CopyTo(Snapshot& snapshot, Snapshot::ReadState state) {
+absl::Status Trainer::CopyTo(Snapshot& snapshot) {
   const plan::Plan& plan = session_.plan();
   TY_CHECK(on_their_way() == 0, on_their_way(), " steps on their way");
   TY_CHECK(!ungathered_, "parameters are not awaited after step ", steps_done_);
-  TY_CHECK(!state || !plan.state_by_parameter(), "all state is read from ranks");
   const Snapshot::Room room = snapshot.Own();
   session_.ReadRegion(plan.parameter_region, room.parameters);
   plan::Region here = plan.optimizer_region;
@@ -454,25 +453,22 @@ absl::Status Trainer::CopyTo(Snapshot& snapshot, Snapshot::ReadState state) {
   session_.ReadRegion(plan.buffer_region, room.buffers);
   snapshot.SetBatches(UpdatesOf(steps_done_) * plan.micro_batches * plan.logical_ranks);
   if (shares_ && !plan.state_by_parameter()) {
-    TY_RETURN_IF_ERROR(snapshot.ReadStateInto(room, state ? state : StateOfRanks()));
+    TY_RETURN_IF_ERROR(snapshot.ReadStateInto(room, StateOfRanks()));
   }
   if (hosted_) TY_RETURN_IF_ERROR(snapshot.ReadElsewhere(ShardsOfRanks()));
   return session_.Synchronize();
 }
 
-absl::Status Trainer::LendTo(Snapshot& snapshot, Snapshot::ReadState state) {
+absl::Status Trainer::LendTo(Snapshot& snapshot) {
   const plan::Plan& plan = session_.plan();
   const Snapshot::Places places = {.parameters = session_.HostView(plan.parameter_region),
                                    .optimizer = session_.HostView(plan.optimizer_region),
                                    .averages = session_.HostView(plan.ema_region),
                                    .buffers = session_.HostView(plan.buffer_region)};
-  if (places.parameters == nullptr) return CopyTo(snapshot, std::move(state));
+  if (places.parameters == nullptr) return CopyTo(snapshot);
   TY_CHECK(!ungathered_, "parameters are not awaited after step ", steps_done_);
-  TY_CHECK(!state || !plan.state_by_parameter(), "all state is read from ranks");
   snapshot.Borrow(places, hosted_ ? ShardsOfRanks() : nullptr);
-  if (shares_ && !plan.state_by_parameter()) {
-    snapshot.BorrowState(state ? std::move(state) : StateOfRanks());
-  }
+  if (shares_ && !plan.state_by_parameter()) snapshot.BorrowState(StateOfRanks());
   snapshot.SetBatches(UpdatesOf(steps_done_) * plan.micro_batches * plan.logical_ranks);
   return session_.Synchronize();
 }

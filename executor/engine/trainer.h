@@ -126,14 +126,12 @@ class Trainer {
   absl::StatusOr<std::string> FindNonFinite(const BatchSource& next);
 
   // Copies parameters, which must be awaited, optimizer state, averages and buffers to the host.
-  // `state`: where the optimizer's state is read if it is sharded, and not found by parameter;
-  // null: from all ranks, which must ServeState. So must they where this rank hosts some shards of
-  // its logical ranks alone.
-  absl::Status CopyTo(Snapshot& snapshot, Snapshot::ReadState state = nullptr);
+  // What is sharded, or hosted by others, is read from all ranks, which must ServeState.
+  absl::Status CopyTo(Snapshot& snapshot);
 
   // As CopyTo, but without a copy where the host can read the device's memory. No step may be made
   // while `snapshot` is read.
-  absl::Status LendTo(Snapshot& snapshot, Snapshot::ReadState state = nullptr);
+  absl::Status LendTo(Snapshot& snapshot);
 
   // Every rank calls it at the same places, after rank 0 was to copy or lend what all of them have:
   // the others hand out their share until rank 0 calls it. Does nothing if every rank has all.

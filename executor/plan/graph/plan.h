@@ -12,6 +12,8 @@
 
 namespace trainyard::plan {
 
+inline constexpr int64_t kNoPlace = -1;
+
 // A run of bytes in the arena.
 struct Region {
   int64_t offset = 0;
@@ -104,7 +106,8 @@ struct LookUp {
 struct Plan {
   std::vector<Tensor> tensors;
   std::vector<Alias> aliases;
-  // By TensorId, into one arena; of kAlignment, of copies and gradients in 16 bits half of it.
+  // By TensorId, into one arena; of kAlignment, of copies and gradients in 16 bits half of it. A
+  // table that is shared out has kNoPlace: what a rank has of it is in owned_rows.
   std::vector<int64_t> offsets;
 
   // Parameters are contiguous in one order (those that the optimizer treats alike side by side, of

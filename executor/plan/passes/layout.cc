@@ -192,6 +192,9 @@ void LayOut(const std::vector<TensorId>& scalars, Plan& plan) {
   plan.parameter_region = region([&] {
     const auto shared_out = plan.parameters_sharded ? plan.shared_out() : size_t{0};
     place({plan.parameters.begin() + shared_out, plan.parameters.end()});
+    for (size_t t = 0; t < plan.tables.size(); ++t) {
+      plan.offsets[plan.parameters[plan.gradients.size() + t]] = kNoPlace;
+    }
   });
   plan.weight_region = region([&] {
     for (const OwnedRun& run : plan.owned) place({run.weights});

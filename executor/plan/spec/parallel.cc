@@ -119,9 +119,6 @@ absl::Status CheckSharedRanks(const v1::JobSpec& spec) {
                    " ranks that share a logical rank (spec.parallel.layout); use ",
                    (least / sharing + 1) * sharing);
   }
-  if (spec.training().on_non_finite() == v1::Training::ROLL_BACK) {
-    return NotBuilt("spec.training.on_non_finite", "ROLL_BACK" + with, "use HALT");
-  }
   if (spec.training().has_recompute()) {
     return NotBuilt("spec.training.recompute", "to recompute activations" + with,
                     staged && layout.tensor() > 1
@@ -133,7 +130,7 @@ absl::Status CheckSharedRanks(const v1::JobSpec& spec) {
 
 // What is not built yet of jobs that may be cut across ranks, by the field `axis` of spec.parallel.
 absl::Status CheckCut(const v1::JobSpec& spec, const std::string& axis, int32_t size) {
-  const std::string cut = absl::StrCat("spec.parallel.", axis, " ", size), with = " with " + cut;
+  const std::string with = absl::StrCat(" with spec.parallel.", axis, " ", size);
   if (spec.resources().device() != v1::Resources::CPU) {
     return NotBuilt("spec.resources.device", "a slot that may be a GPU" + with, "use CPU");
   }
@@ -141,12 +138,6 @@ absl::Status CheckCut(const v1::JobSpec& spec, const std::string& axis, int32_t 
   if (shard == v1::Parallel::GRADIENTS || shard == v1::Parallel::PARAMETERS) {
     return NotBuilt("spec.parallel.shard", v1::Parallel::Shard_Name(shard) + with,
                     "use NONE or OPTIMIZER");
-  }
-  if (shard == v1::Parallel::OPTIMIZER &&
-      spec.training().on_non_finite() == v1::Training::ROLL_BACK) {
-    return NotBuilt("spec.training.on_non_finite",
-                    "ROLL_BACK with spec.parallel.shard OPTIMIZER and " + cut,
-                    "use HALT, or shard NONE");
   }
   if (spec.optimizer().has_muon()) {
     return NotBuilt("spec.optimizer", "muon" + with, "use adamw or sgd");

@@ -31,6 +31,8 @@ enum class Where {
   kLate,               // one that goes on behind our back
   kTwoRanks,           // two of the first kind
   kTwoRanksThatShard,  // each with its share of the parameters alone
+  kTwoRanksOfLayers,   // of a GPT with half of each layer, and its share of the optimizer's state
+  kTwoStages,          // of a GPT with half of the layers
 };
 
 class PolicyRunTest : public ::testing::TestWithParam<Where> {
@@ -74,6 +76,17 @@ class PolicyRunTest : public ::testing::TestWithParam<Where> {
     if (GetParam() == Where::kTwoRanksThatShard) {
       spec.mutable_parallel()->set_shard(v1::Parallel::PARAMETERS);
       spec.mutable_resources()->set_device(v1::Resources::CPU);
+    }
+    const bool of_layers = GetParam() == Where::kTwoRanksOfLayers;
+    if ((of_layers || GetParam() == Where::kTwoStages) && spec.model().has_gpt()) {
+      spec.mutable_resources()->set_device(v1::Resources::CPU);
+      spec.mutable_resources()->set_min_slots(2);
+      spec.mutable_resources()->set_max_slots(2);
+      v1::Parallel& parallel = *spec.mutable_parallel();
+      parallel.set_shard(v1::Parallel::OPTIMIZER);
+      of_layers ? parallel.set_tensor(2) : parallel.set_pipeline(2);
+      of_layers ? parallel.mutable_layout()->set_tensor(2)
+                : parallel.mutable_layout()->set_pipeline(2);
     }
     absl::StatusOr<RunResult> results[2] = {absl::InternalError(""), absl::InternalError("")};
     RecordingObserver other;
@@ -145,12 +158,15 @@ class PolicyRunTest : public ::testing::TestWithParam<Where> {
 std::string NameOf(Where where) {
   if (where == Where::kTwoRanks) return "two_ranks";
   if (where == Where::kTwoRanksThatShard) return "two_ranks_that_shard";
+  if (where == Where::kTwoRanksOfLayers) return "two_ranks_of_layers";
+  if (where == Where::kTwoStages) return "two_stages";
   return where == Where::kLate ? "late" : "at_once";
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, PolicyRunTest,
                          ::testing::Values(Where::kAtOnce, Where::kLate, Where::kTwoRanks,
-                                           Where::kTwoRanksThatShard),
+                                           Where::kTwoRanksThatShard, Where::kTwoRanksOfLayers,
+                                           Where::kTwoStages),
                          [](const auto& info) { return NameOf(info.param); });
 
 TEST_P(PolicyRunTest, HaltNamesTheFirstOpAndLeavesTheLastGoodCheckpoint) {

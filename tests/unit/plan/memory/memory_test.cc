@@ -62,7 +62,8 @@ class Ownership {
     for (size_t i = 0; i < plan.tensors.size(); ++i) {
       const TensorKind kind = plan.tensors[i].kind;
       if (kind != TensorKind::kActivation && kind != TensorKind::kInput &&
-          kind != TensorKind::kAlias) {
+          kind != TensorKind::kReceived && kind != TensorKind::kAlias &&
+          plan.offsets[i] != kNoPlace) {
         Take(static_cast<TensorId>(i));
       }
     }
@@ -178,7 +179,10 @@ std::map<TensorId, Span> LivesOf(const Plan& plan, const std::vector<Op>& ops) {
   for (size_t i = 0; i < ops.size(); ++i) {
     for (const Touch& t : TouchesOf(ops[i])) {
       const TensorKind kind = plan.tensors[t.id].kind;
-      if (kind != TensorKind::kActivation && kind != TensorKind::kInput) continue;
+      if (kind != TensorKind::kActivation && kind != TensorKind::kInput &&
+          kind != TensorKind::kReceived) {
+        continue;
+      }
       const auto at = static_cast<int64_t>(i);
       lives.try_emplace(t.id, at, at).first->second.second = at;
     }
@@ -227,10 +231,18 @@ void GatherBefore(const Plan& plan, const std::vector<Gather>& gathers, size_t o
   }
 }
 
+// What is looked up of tables that are shared out comes right before the first op that reads it.
+void LookUpBefore(const LookUp& look_up, size_t op, Ownership& ownership) {
+  if (look_up.rows == kNone || static_cast<int64_t>(op) > look_up.read_first) return;
+  ownership.ExpectOwns(look_up.ids, "ids of what is looked up");
+  if (static_cast<int64_t>(op) == look_up.read_first) ownership.Take(look_up.rows);
+}
+
 void RunEvaluation(const Plan& plan, Ownership& ownership) {
   const std::vector<Gather>& gathers = plan.evaluate_gathers;
   for (size_t i = 0; i < plan.evaluate.size(); ++i) {
     GatherBefore(plan, gathers, i, ownership);
+    LookUpBefore(plan.evaluate_look_up, i, ownership);
     ownership.Run({plan.evaluate[i]}, "evaluate");
   }
 }
@@ -241,6 +253,7 @@ void RunMicro(const Plan& plan, Ownership& ownership) {
   const std::vector<Gather>& gathers = plan.micro_gathers;
   for (size_t i = 0; i < plan.micro.size(); ++i) {
     GatherBefore(plan, gathers, i, ownership);
+    LookUpBefore(plan.micro_look_up, i, ownership);
     ownership.Run({plan.micro[i]}, "micro");
     if (!plan.gradients_sharded) continue;
     for (const ReadyBucket& ready : BucketOrder(plan)) {
@@ -419,7 +432,7 @@ TEST(Memory, RegionsFollowOneAnotherAndEveryByteBelongsToATensor) {
     }
     for (size_t i = 0; i < plan.tensors.size(); ++i) {
       const Tensor& tensor = plan.tensors[i];
-      if (tensor.kind == TensorKind::kAlias) continue;
+      if (tensor.kind == TensorKind::kAlias || plan.offsets[i] == kNoPlace) continue;
       const bool halved =
           tensor.kind == TensorKind::kWeightCopy ||
           (tensor.kind == TensorKind::kGradient && tensor.type == ElementType::kBF16);

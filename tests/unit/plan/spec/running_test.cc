@@ -161,16 +161,6 @@ const std::vector<BadSpec>& RunningTable() {
        kUnbuilt,
        "spec.parallel.shard: GRADIENTS with spec.parallel.tensor 2 is not built yet; use NONE or "
        "OPTIMIZER"},
-      {"rolled back shares of shards", GptSpec,
-       [](auto& s) {
-         s.mutable_parallel()->set_tensor(2);
-         s.mutable_parallel()->set_shard(v1::Parallel::OPTIMIZER);
-         s.mutable_resources()->set_device(v1::Resources::CPU);
-         s.mutable_training()->set_on_non_finite(v1::Training::ROLL_BACK);
-       },
-       kUnbuilt,
-       "spec.training.on_non_finite: ROLL_BACK with spec.parallel.shard OPTIMIZER and "
-       "spec.parallel.tensor 2 is not built yet; use HALT, or shard NONE"},
       {"tensor with Muon", GptSpec,
        [](auto& s) {
          s.mutable_parallel()->set_tensor(2);
