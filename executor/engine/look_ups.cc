@@ -50,6 +50,15 @@ LookUps::LookUps(Session& session, const Gang& gang) : session_(session), gang_(
   for (const plan::OwnedRun& rows : plan.owned_rows) {
     own_.push_back(RowsOf(session, rows.weights).data());
   }
+  for (const plan::LookUp& look_up : {plan.micro_look_up, plan.evaluate_look_up}) {
+    if (look_up.rows == plan::kNone) continue;
+    const auto ids = static_cast<size_t>(plan.tensors[look_up.ids].elements());
+    const auto rows = static_cast<size_t>(plan.tensors[look_up.rows].elements());
+    ids_.reserve(gang.size() * ids);
+    owners_.reserve(ids);
+    received_.reserve(rows);
+    sent_.reserve((gang.size() - 1) * rows);
+  }
 }
 
 int LookUps::Owner(size_t t, int32_t id) const {

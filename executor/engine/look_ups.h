@@ -45,8 +45,8 @@ class LookUps {
   std::vector<int64_t> received_from_;            // by rank: where its rows begin
 };
 
-// To be run between the norm and the end of a step: what Plan::row_ids has are then rows of what
-// this rank has of the tables, and -1 in place of those that other ranks step.
+// To be run once in a step, between its norm and its end: writes to Plan::row_ids the rows counted
+// from the first that this rank has, and -1 in place of those that other ranks step.
 kernels::Kernel OwnRowsAlone(Session& session);
 
 }  // namespace trainyard::engine

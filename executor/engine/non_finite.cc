@@ -63,7 +63,8 @@ std::vector<plan::TensorId> Operands(const plan::Op& op, bool written) {
 
 NonFiniteSearch::NonFiniteSearch(Session& session) : session_(session), chunk_(kSearchedAtOnce) {}
 
-absl::StatusOr<std::string> NonFiniteSearch::Scan(plan::TensorId id, int64_t partial) {
+absl::StatusOr<std::string> NonFiniteSearch::Scan(plan::TensorId id, int64_t partial,
+                                                  const plan::Tensor* of, int64_t first) {
   const plan::Tensor& tensor = session_.plan().tensors[id];
   if (tensor.type == plan::ElementType::kI32 || tensor.type == plan::ElementType::kU8) return "";
   // Running statistics are passed over: no loss of a training step depends on them.
@@ -81,8 +82,9 @@ absl::StatusOr<std::string> NonFiniteSearch::Scan(plan::TensorId id, int64_t par
           session_.ReadNow(id, chunk_.data(), bytes, row * step * width + at, partial));
       const Found found = FindIn(tensor.type, chunk_, bytes);
       if (found.extent.first_bad >= 0) {
-        return absl::StrCat("element ", row * run + at / width + found.extent.first_bad, " of [",
-                            absl::StrJoin(tensor.dims, ", "), "], value ", found.value);
+        return absl::StrCat("element ", first + row * run + at / width + found.extent.first_bad,
+                            " of [", absl::StrJoin((of == nullptr ? tensor : *of).dims, ", "),
+                            "], value ", found.value);
       }
       largest = std::max(largest, found.extent.largest);
     }
@@ -97,6 +99,18 @@ absl::Status NonFiniteSearch::Look(plan::TensorId id, const std::string& what) {
   if (!bad.empty()) {
     found_ = absl::StrCat(what, " \"", session_.plan().tensors[id].name, "\", ", bad);
   }
+  return absl::OkStatus();
+}
+
+absl::Status NonFiniteSearch::LookAtRows(plan::TensorId table, const std::string& what) {
+  const plan::Plan& plan = session_.plan();
+  const plan::OwnedRun& rows = *plan.RowsOf(table);
+  if (rows.elements.size() == 0 || !found_.empty() || received_) return absl::OkStatus();
+  const plan::Tensor& whole = plan.tensors[table];
+  const int64_t before =
+      rows.elements.first - plan.tables[&rows - plan.owned_rows.data()].elements.first;
+  TY_ASSIGN_OR_RETURN(const std::string bad, Scan(rows.weights, 0, &whole, before));
+  if (!bad.empty()) found_ = absl::StrCat(what, " \"", whole.name, "\", ", bad);
   return absl::OkStatus();
 }
 
@@ -138,10 +152,13 @@ absl::Status NonFiniteSearch::Run(const std::vector<plan::Op>& ops, const kernel
     for (const plan::TensorId id : Operands(ops[i], /*written=*/true)) {
       TY_ASSIGN_OR_RETURN(const std::string bad, Scan(id, partial));
       if (bad.empty()) continue;
+      // Numbered as in a list that has the look-up as an op.
+      const bool behind = &ops == &plan.micro && plan.micro_look_up.rows != plan::kNone &&
+                          static_cast<int64_t>(i) >= plan.micro_look_up.was_before;
       const char* const pass = loss == ops.size() ? "" : i <= loss ? " forward" : " backward";
-      found_ =
-          absl::StrCat("op ", i, " ", plan::OpName(ops[i]), " \"", session_.plan().tensors[id].name,
-                       "\"", pass, ", ", where, ", ", bad, Inputs(ops[i]));
+      found_ = absl::StrCat("op ", i + (behind ? 1 : 0), " ", plan::OpName(ops[i]), " \"",
+                            session_.plan().tensors[id].name, "\"", pass, ", ", where, ", ", bad,
+                            Inputs(ops[i]));
       break;
     }
   }

@@ -22,6 +22,10 @@ class NonFiniteSearch {
 
   // Looks at a tensor that no op of the step wrote; `what` says what it is: "parameter".
   absl::Status Look(plan::TensorId id, const std::string& what);
+  // Of a table that is shared out: at the rows that this rank has.
+  absl::Status LookAtRows(plan::TensorId table, const std::string& what);
+  // Some rank has found something: what comes later is not looked at.
+  void LeaveToOthers() { received_ = found_.empty(); }
 
   // Runs `program`, the kernels of `ops`, one by one, and looks at what they write until one of
   // them writes what is not finite, or reads such a value that another rank made. `where` follows
@@ -31,8 +35,10 @@ class NonFiniteSearch {
 
  private:
   // "element 7 of [3, 4], value inf", or "" when all of the tensor is finite; notes its largest
-  // magnitude.
-  absl::StatusOr<std::string> Scan(plan::TensorId id, int64_t partial = 0);
+  // magnitude. `of`: the whole of which the tensor has the elements from number `first` on, if it
+  // is a part.
+  absl::StatusOr<std::string> Scan(plan::TensorId id, int64_t partial = 0,
+                                   const plan::Tensor* of = nullptr, int64_t first = 0);
   std::string Inputs(plan::Op op) const;
   absl::Status LookAtReceived(const plan::Op& op, int64_t partial);
 

@@ -33,8 +33,14 @@ absl::StatusOr<std::string> Trainer::Search(const BatchSource& next) {
     }
   }
   for (size_t i = gathered; i < plan.parameters.size(); ++i) {
-    const plan::OwnedRun* const rows = plan.RowsOf(plan.parameters[i]);
-    TY_RETURN_IF_ERROR(search.Look(rows != nullptr ? rows->weights : plan.parameters[i], before));
+    if (plan.RowsOf(plan.parameters[i]) == nullptr) {
+      TY_RETURN_IF_ERROR(search.Look(plan.parameters[i], before));
+      continue;
+    }
+    // The first table that has such a row is named, whoever has it.
+    TY_RETURN_IF_ERROR(search.LookAtRows(plan.parameters[i], before));
+    TY_ASSIGN_OR_RETURN(const bool found, groups_.all().Any(!search.found().empty()));
+    if (found) search.LeaveToOthers();
   }
   // Each micro-batch writes only its own rows: the others may still hold the value for which the
   // step failed.

@@ -175,11 +175,13 @@ class Assembly {
       forward_ops_ -= ReceiveLookUps(plan_);
       ReadInEvaluation(copies_, plan_);
       forward_ops_ += MovePendingBuffers(plan_);
+    }
+    PlaceUnread();
+    if (training) {
       if (activation_bytes < kUnbounded) RecomputeWithin(activation_bytes);
       ZeroSums();
       AddFolds(mesh_.data, trained_.dense, plan_);
     }
-    PlaceUnread();
     if (mesh_.pipeline > 1) {
       plan_.in_flight =
           MostInFlight(mesh_.pipeline, plan_.host.stage(), most_hosted() * plan_.micro_batches);
@@ -401,8 +403,8 @@ class Assembly {
     }
   }
 
-  // Inputs are uploaded, and so have a place, though no op of this rank reads them: lengths of
-  // documents where others host all heads, tokens where they host the whole vocabulary.
+  // Inputs are uploaded, and so have a place, though no op of this rank reads them: lengths where
+  // others host all heads, tokens where they host the whole vocabulary, held-out ids of tables.
   void PlaceUnread() {
     absl::flat_hash_set<TensorId> read;
     for (const std::vector<Op>* ops : {&plan_.micro, &plan_.evaluate}) {
@@ -410,7 +412,7 @@ class Assembly {
     }
     for (const TensorId id : {plan_.input, plan_.ids, plan_.target, plan_.eval_input,
                               plan_.eval_ids, plan_.eval_target}) {
-      if (id != kNone && !read.contains(id)) scalars_.push_back(id);
+      if (id != kNone && !read.contains(id)) plan_.unread.push_back(id);
     }
   }
 
@@ -421,7 +423,9 @@ class Assembly {
 
   void RecomputeWithin(int64_t activation_bytes) {
     int64_t fixed = 0;  // scalars count as activations
-    for (const TensorId id : scalars_) fixed += Align(plan_.tensors[id].bytes());
+    for (const auto* ids : {&scalars_, &plan_.unread, &plan_.received}) {
+      for (const TensorId id : *ids) fixed += Align(plan_.tensors[id].bytes());
+    }
     if (plan_.leaves != kNone) fixed += Align(plan_.tensors[plan_.leaves].bytes());
     const int64_t others =
         std::max(Packed(plan_.evaluate, EvaluationResults(plan_)), Packed(plan_.end, {}));

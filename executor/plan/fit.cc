@@ -125,6 +125,23 @@ std::vector<int64_t> StagesUnlikeEarlier(const Plan& first, int64_t stages) {
   return unlike;
 }
 
+// Of the ranks behind the first that share the shards of one stage, one for each list of shapes.
+std::vector<int64_t> PlacesUnlikeEarlier(const Plan& first, int64_t places) {
+  std::vector<std::vector<int64_t>> shapes(places);
+  for (const TensorId id : first.of_group) {
+    const Tensor& parameter = first.tensors[id];
+    std::vector<int64_t>& shape = shapes[first.host.HostOf(parameter)];
+    shape.push_back(-1);
+    shape.insert(shape.end(), parameter.dims.begin(), parameter.dims.end());
+  }
+  std::vector<int64_t> unlike;
+  std::set<std::vector<int64_t>> seen;
+  for (int64_t place = 1; place < places; ++place) {
+    if (seen.insert(shapes[place]).second) unlike.push_back(place);
+  }
+  return unlike;
+}
+
 }  // namespace
 
 absl::StatusOr<Plan> LargestOfStages(const v1::JobSpec& spec,
@@ -132,8 +149,15 @@ absl::StatusOr<Plan> LargestOfStages(const v1::JobSpec& spec,
   const Mesh mesh = MeshOf(spec);
   TY_ASSIGN_OR_RETURN(Plan largest, build(0));
   int64_t sent = largest.summary.sent_bytes_per_step();
+  std::vector<int64_t> others;
   for (const int64_t stage : StagesUnlikeEarlier(largest, mesh.pipeline)) {
-    TY_ASSIGN_OR_RETURN(Plan plan, build(stage * mesh.tensor));
+    others.push_back(stage * mesh.tensor);
+  }
+  if (spec.training().has_recompute()) {  // in one stage, of which each rank keeps to the budget
+    others = PlacesUnlikeEarlier(largest, mesh.tensor);
+  }
+  for (const int64_t rank : others) {
+    TY_ASSIGN_OR_RETURN(Plan plan, build(rank));
     sent = std::max(sent, plan.summary.sent_bytes_per_step());
     if (plan.summary.bytes_per_slot() > largest.summary.bytes_per_slot()) largest = std::move(plan);
   }
@@ -149,7 +173,8 @@ absl::StatusOr<Plan> FitToBudget(const v1::JobSpec& spec, const DataFacts& facts
     return WithinActivationBytes(spec, facts, rank, bytes,
                                  absl::StrCat("activation_bytes: ", bytes));
   }
-  TY_ASSIGN_OR_RETURN(const Plan all_kept, Assemble(Keeping(spec), facts, kUnbounded, rank));
+  // Of ranks that share shards, the first has as many as any other: all take what it may take.
+  TY_ASSIGN_OR_RETURN(const Plan all_kept, Assemble(Keeping(spec), facts, kUnbounded, /*rank=*/0));
   const int64_t all = all_kept.summary.activation_bytes();
   const double share = recompute.activation_share();
   return WithinActivationBytes(spec, facts, rank,
@@ -166,7 +191,7 @@ std::string WhatFits(const v1::JobSpec& spec, const DataFacts& facts, int64_t sl
   const std::string ask = absl::StrCat("training.recompute.slot_bytes to ", slot_bytes);
   const std::vector<int64_t> sizes = SmallerMicroBatches(spec);
   const int64_t smaller = LargestThatFits(kept, sizes, slot_bytes, keep);
-  if (RanksInGroup(spec.parallel()) > 1) {  // nothing is recomputed
+  if (spec.parallel().layout().pipeline() > 1) {  // nothing is recomputed
     if (smaller > 0) return absl::StrCat("set training.micro_batch_size to ", smaller);
     return "no size of micro-batch would fit; a smaller model, or more ranks that share its shards "
            "or layers (parallel.layout), may";

@@ -12,8 +12,9 @@
 
 namespace trainyard::plan {
 
-// Of the plans that `build` makes, one for a rank of each stage that may differ, the one that needs
-// most memory; it says what the rank sends that sends most.
+// Of the plans that `build` makes, one for a rank of each stage that may differ and, where ranks
+// recompute, for each rank of a stage that may, the one that needs most memory; it says what the
+// rank sends that sends most.
 absl::StatusOr<Plan> LargestOfStages(const v1::JobSpec& spec,
                                      absl::FunctionRef<absl::StatusOr<Plan>(int64_t rank)> build);
 

@@ -19,8 +19,8 @@ namespace {
 // How many looks are spent on finding out with how many ranks one holds most.
 constexpr int kMostLooks = 64;
 
-// Numbers of ranks of which one needs most memory, but for links: the fewest, since each then owns
-// the most state, and the fewest of each depth to which partial sums pile up.
+// Numbers of ranks of which one needs most memory, but for that to exchange by: the fewest, since
+// each then owns the most state, and the fewest of each depth to which partial sums pile up.
 std::vector<int> RanksToSize(const v1::JobSpec& spec) {
   // Counts groups of ranks that share logical ranks; without a layout a rank is a group.
   const auto group = static_cast<int>(RanksInGroup(spec.parallel()));
@@ -56,7 +56,9 @@ absl::StatusOr<Plan> PlanForAnyRanks(const v1::JobSpec& spec, const DataFacts& f
     one.mutable_resources()->set_min_slots(ranks);
     one.mutable_resources()->set_max_slots(ranks);
     TY_ASSIGN_OR_RETURN(Plan plan, BuildLargestPlan(one, facts));
-    const int64_t more = links(std::max(ranks, spec.resources().max_slots())) - links(ranks);
+    const int most = std::max(ranks, spec.resources().max_slots());
+    const int64_t more =
+        links(most) - links(ranks) + LookUpBytes(plan, most) - LookUpBytes(plan, ranks);
     plan.summary.set_staging_bytes(plan.summary.staging_bytes() + more);
     if (plan.summary.device() != v1::Resources::CUDA) {
       plan.summary.set_bytes_per_slot(plan.summary.bytes_per_slot() + more);

@@ -91,7 +91,8 @@ int64_t StagingBytes(const v1::JobSpec& spec, const DataFacts& facts, const Plan
   const int64_t in_use = gpu ? 2 : 1;  // executor/engine/upload_queue.h: BatchesInUse
   return SnapshotBytes(spec.checkpoint(), gpu, plan) + (spec.data().prefetch() + in_use) * batch +
          (kHeldOutBatches - 1 + in_use) * held_out + DatasetBytes(spec.data(), facts) +
-         ScoreBytes(spec, facts) + GangBytes(spec, plan.logical_ranks) + LookUpBytes(plan);
+         ScoreBytes(spec, facts) + GangBytes(spec, plan.logical_ranks) +
+         LookUpBytes(plan, plan.data_ranks);
 }
 
 // Passes over one micro-batch know activations only, and the sharing of memory is what laid it out.
@@ -147,7 +148,7 @@ void Summarize(const v1::JobSpec& spec, const DataFacts& facts, Plan& plan) {
     count(tensor.pieces[0].position, tensor.stored.elements());
   }
   // However many ranks there are, together they make the optimizer's step once; but for tables kept
-  // by row, of which each makes that of few rows.
+  // by row that are not shared out, of which each makes that of few rows.
   s.set_flops_per_step(FlopsPerStep(plan));
   s.set_total_steps(plan.total_steps);
   s.set_parameter_bytes(plan.parameter_region.bytes +
@@ -163,8 +164,8 @@ void Summarize(const v1::JobSpec& spec, const DataFacts& facts, Plan& plan) {
                      plan.moments_region.bytes);
   s.set_ema_bytes(plan.ema_region.bytes);
   s.set_activation_bytes(plan.activation_bytes + plan.scalar_region.bytes +
-                         plan.leaves_region.bytes + plan.sums_region.bytes +
-                         plan.flight_region.bytes);
+                         plan.unread_region.bytes + plan.leaves_region.bytes +
+                         plan.sums_region.bytes + plan.flight_region.bytes);
   s.set_shared_bytes(plan.activation_bytes + plan.step_copy_bytes + plan.exchanged_gradient_bytes +
                      plan.gathered_parameter_bytes - plan.activation_region.bytes);
   s.set_sent_bytes_per_step(MostTraffic(plan).bytes());

@@ -50,14 +50,14 @@ int64_t ReceivedBytes(const Plan& plan) {
   return (sums - 1) * longest * SizeOf(ElementType::kF32);
 }
 
-// The ids of all ranks; the rows that this one is sent; and those that it sends, at most all that
-// the others look up.
-int64_t LookUpBytes(const Plan& plan) {
+// The ids of all ranks, and who has what this one looks up; the rows that it is sent; and those
+// that it sends, at most all that the others look up.
+int64_t LookUpBytes(const Plan& plan, int64_t ranks) {
   int64_t most = 0;
   for (const LookUp& look_up : {plan.micro_look_up, plan.evaluate_look_up}) {
     if (look_up.rows == kNone) continue;
-    most = std::max(most, plan.data_ranks * (plan.tensors[look_up.ids].bytes() +
-                                             plan.tensors[look_up.rows].bytes()));
+    most = std::max(most, (ranks + 1) * plan.tensors[look_up.ids].bytes() +
+                              ranks * plan.tensors[look_up.rows].bytes());
   }
   return most;
 }

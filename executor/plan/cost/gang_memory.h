@@ -19,8 +19,9 @@ inline constexpr int64_t kLinkBytes = (int64_t{2} << 20) + (int64_t{64} << 10);
 // partial sum that the groups bring.
 int64_t GangBytes(const v1::JobSpec& spec, int64_t logical_ranks);
 
-// Where tables are shared out: host memory by which a rank exchanges what a batch looks up.
-int64_t LookUpBytes(const Plan& plan);
+// Where tables are shared out: host memory by which one of `ranks` ranks exchanges what a batch
+// looks up.
+int64_t LookUpBytes(const Plan& plan, int64_t ranks);
 
 // Memory of its GPU, where that is linked with those of the others: the slices of the largest
 // bucket that they send to one rank.

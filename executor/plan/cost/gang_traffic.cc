@@ -101,13 +101,14 @@ std::vector<Traffic> TrafficOfRanks(const Plan& plan) {
   for (int64_t rank = 0; rank < ranks && ranks > 1; ++rank) {
     sent[rank] = OwnTraffic(plan, ranks, rank);
     const Traffic gathered = GatheredInRounds(plan, ranks, rank);
-    sent[rank].in_forward += gathered.in_forward + LookedUp(plan, ranks, rank);
+    sent[rank].in_forward += gathered.in_forward;
     sent[rank].in_backward += gathered.in_backward;
   }
   for (int64_t rank = 0; rank < ranks; ++rank) {
     const int64_t micro_batches =
         HostedBy(plan.logical_ranks, ranks, rank).size() * plan.micro_batches;
     sent[rank].of_shards =
+        LookedUp(plan, ranks, rank) +
         micro_batches * (SentToGroup(plan, plan.micro_exchanges) + SentToStages(plan)) +
         SentToGroup(plan, plan.norm_exchanges);
   }

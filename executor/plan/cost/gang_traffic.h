@@ -19,7 +19,8 @@ struct Traffic {
   // In buckets, while the next step's first forward pass goes on; where parameters are sharded,
   // while those of all logical ranks do.
   int64_t in_forward = 0;
-  int64_t of_shards = 0;  // to the ranks that share its logical ranks, which wait for it
+  // To the ranks that share its logical ranks, or tables: they wait for it.
+  int64_t of_shards = 0;
   int64_t bytes() const { return in_backward + after + in_forward + of_shards; }
 };
 

@@ -101,6 +101,7 @@ struct LookUp {
   TensorId ids = kNone;    // i32 [batch, tables]
   TensorId rows = kNone;   // f32 [batch, tables, width]; kNone: nothing is looked up so
   int64_t read_first = 0;  // the op that reads them first
+  int64_t was_before = 0;  // the op before which the look-up stood in a list that has one
 };
 
 struct Plan {
@@ -138,7 +139,7 @@ struct Plan {
   int64_t data_ranks = 1;
   std::vector<Bucket> buckets;
   // Where the optimizer's state is sharded: what rank `rank` steps. Then optimizer_state is kNone
-  // but for tables kept by row, and the state lies in these.
+  // but for tables kept by row that are not shared out, and the state lies in these.
   bool sharded = false;
   // Whether each rank is given the sums of all gradients that it hosts, and not of its slices
   // alone: where nothing is sharded, and where the norm is one of shards (passes/norm_of_shards.h),
@@ -191,7 +192,8 @@ struct Plan {
   TensorId leaves = kNone;         // f64 [leaves of the norm of the dense gradients]
   std::vector<TensorId> received;  // of gradients that several shards have: those of other ranks
   // Of tables kept by row, over the samples of all logical ranks: f32 [samples, tables, width], and
-  // their rows, i32 [samples, tables]; after a step these are distinct or -1.
+  // their rows, i32 [samples, tables]; after a step these are distinct or -1, and where tables are
+  // shared out counted from the first that this rank has, or -1.
   TensorId row_gradient = kNone, row_ids = kNone;
   std::vector<TensorId> buffers;  // in order of the forward pass
   // By position. Of one logical rank: what a step makes of the buffers before it is taken. Of
@@ -202,8 +204,8 @@ struct Plan {
   // Where parameters are sharded, parameter_region has those that are not trained alone, and
   // weight_region what this rank keeps of the others.
   Region parameter_region, weight_region, copy_region, optimizer_region, ema_region, buffer_region,
-      pending_region, moments_region, scalar_region, leaves_region, rows_region, partial_region,
-      share_region;
+      pending_region, moments_region, scalar_region, unread_region, leaves_region, rows_region,
+      partial_region, share_region;
   // Of a stage of a pipeline: what the backward pass of a micro-batch, or a neighbour, still needs
   // of its forward pass, for each of the `in_flight` micro-batches of which that is so at once.
   // Number f lies at f * flight_bytes from the first.
@@ -307,6 +309,9 @@ struct Plan {
   // f32 [1]: what the update multiplies the gradient by. NaN: the step was not taken, nor is any
   // after it until 0 is written here.
   TensorId grad_scale = kNone;
+
+  // Of those, what no op of this rank reads.
+  std::vector<TensorId> unread;
 
   // Evaluation results of one batch; rows whose target is -1 do not count.
   TensorId eval_losses = kNone;   // f32 [evaluation_batch * rows_per_sample]

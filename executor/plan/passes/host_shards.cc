@@ -6,6 +6,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "executor/plan/ops/op.h"
 #include "storage/base/status.h"
@@ -153,11 +154,13 @@ std::vector<ShardExchange> ShardExchanges(const ShardHost& host, const std::vect
     ranks.push_back(host.stage() * host.in_stage() + place);
   }
   std::vector<ShardExchange> exchanges;
+  absl::flat_hash_set<TensorId> exchanged;  // what is summed a second time is there
   for (size_t i = 0; i < ops.size(); ++i) {
     ShardExchange exchange{.before_op = static_cast<int64_t>(i), .ranks = ranks};
     const auto add = [&](const std::vector<TensorId>& ids) {
       for (const TensorId id : ids) {
-        if (tensors[id].made_by != kEveryRank) exchange.tensors.push_back(id);
+        if (tensors[id].made_by == kEveryRank || !exchanged.insert(id).second) continue;
+        exchange.tensors.push_back(id);
       }
     };
     if (const auto* const sum = std::get_if<AddParts>(&ops[i])) add(sum->parts);

@@ -219,6 +219,7 @@ void LayOut(const std::vector<TensorId>& scalars, Plan& plan) {
     std::erase_if(others, [&](TensorId id) { return absl::c_linear_search(sums, id); });
     place(others);
   });
+  plan.unread_region = region([&] { place(plan.unread); });
   plan.leaves_region = region([&] {
     place({plan.leaves});
     place(plan.received);

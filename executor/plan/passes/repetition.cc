@@ -49,7 +49,8 @@ Repetition::Repetition(size_t forward, const Graph& graph) : graph_(graph), forw
   std::vector<Place> places;
   for (const Tensor& tensor : graph.tensors) {
     const bool input = tensor.kind == TensorKind::kInput;
-    const bool passes = input || tensor.kind == TensorKind::kActivation;
+    const bool passes =
+        input || tensor.kind == TensorKind::kActivation || tensor.kind == TensorKind::kReceived;
     places.push_back(passes ? static_cast<Place>(tensors_.size()) : -1);
     if (passes) tensors_.push_back({.bytes = Align(tensor.bytes()), .input = input});
   }
@@ -100,6 +101,7 @@ Graph Repetition::Rewrite(const Choice& choice) const {
       if (at_work.again && access == Access::kWrite) {
         Tensor tensor = graph_[id];
         tensor.name = absl::StrCat(tensor.name, " again");
+        tensor.made_by = kEveryRank;  // others have what was made the first time
         second[id] = graph.Add(std::move(tensor));
       }
       if (second[id] != kNone) id = second[id];

@@ -37,7 +37,7 @@ LookUp TakeLookUp(std::vector<Op>& ops, std::vector<Tensor>& tensors) {
   std::erase_if(ops, [&](const Op& op) {
     const auto* const found = std::get_if<EmbeddingTablesForward>(&op);
     if (found == nullptr) return false;
-    look_up = {.ids = found->ids, .rows = found->y};
+    look_up = {.ids = found->ids, .rows = found->y, .was_before = &op - ops.data()};
     tensors[found->y].kind = TensorKind::kReceived;
     return true;
   });

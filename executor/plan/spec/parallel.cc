@@ -109,21 +109,17 @@ constexpr int64_t kMostLayerShards = 2048;
 // Where several ranks share a logical rank: how many slots it may have, and what is not built yet.
 absl::Status CheckSharedRanks(const v1::JobSpec& spec) {
   const v1::Layout& layout = spec.parallel().layout();
-  const bool staged = layout.pipeline() > 1;
-  const std::string axis = staged ? "layout.pipeline" : "layout.tensor";
-  const std::string with =
-      absl::StrCat(" with spec.parallel.", axis, " ", staged ? layout.pipeline() : layout.tensor());
   const int64_t sharing = RanksInGroup(spec.parallel()), least = spec.resources().min_slots();
   if (least % sharing != 0) {  // a step below max_slots, which is a multiple
     return Invalid("spec.resources.min_slots", least, " is not a multiple of the ", sharing,
                    " ranks that share a logical rank (spec.parallel.layout); use ",
                    (least / sharing + 1) * sharing);
   }
-  if (spec.training().has_recompute()) {
-    return NotBuilt("spec.training.recompute", "to recompute activations" + with,
-                    staged && layout.tensor() > 1
-                        ? "leave it out, and the layout"
-                        : absl::StrCat("leave it out, or use ", axis, " 1"));
+  if (spec.training().has_recompute() && layout.pipeline() > 1) {
+    return NotBuilt("spec.training.recompute",
+                    absl::StrCat("to recompute activations with spec.parallel.layout.pipeline ",
+                                 layout.pipeline()),
+                    "leave it out, or use layout.pipeline 1");
   }
   return absl::OkStatus();
 }

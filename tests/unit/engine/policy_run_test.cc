@@ -76,6 +76,9 @@ class PolicyRunTest : public ::testing::TestWithParam<Where> {
     if (GetParam() == Where::kTwoRanksThatShard) {
       spec.mutable_parallel()->set_shard(v1::Parallel::PARAMETERS);
       spec.mutable_resources()->set_device(v1::Resources::CPU);
+      if (spec.model().has_dlrm() && spec.optimizer().has_adamw()) {  // some rows of each table
+        spec.mutable_optimizer()->mutable_adamw()->set_lazy_tables(true);
+      }
     }
     const bool of_layers = GetParam() == Where::kTwoRanksOfLayers;
     if ((of_layers || GetParam() == Where::kTwoStages) && spec.model().has_gpt()) {

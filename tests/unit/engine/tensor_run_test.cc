@@ -151,6 +151,30 @@ TEST_P(TensorRun, RecomputesWithTheSameBits) {
   EXPECT_EQ(recomputed.TrainLosses(), kept.TrainLosses());
 }
 
+// Each rank chooses by what it hosts, the first one something at least; what others made is
+// exchanged once.
+TEST_P(TensorRun, RecomputesWithTheSameBitsOnRanksThatShareTheShards) {
+  for (const auto compute : {v1::Precision::FP32, v1::Precision::BF16}) {
+    v1::JobSpec spec = Spec(3, 4);
+    spec.mutable_parallel()->set_logical_ranks(2);
+    spec.mutable_precision()->set_compute(compute);
+    const std::string name = "kept" + std::to_string(compute);
+    RecordingObserver kept;
+    MustRun(spec, name, kept);
+    spec.mutable_evaluation()->set_batch_size(1);  // or that is what takes most
+    spec.mutable_training()->mutable_recompute()->set_activation_share(0.8);
+    for (const auto& [ranks, sharing] : {std::pair{2, 2}, {3, 3}, {4, 2}}) {
+      const std::string of = absl::StrCat(name, " on ", ranks, " by ", sharing);
+      const OnRanks gang(spec, Root(of), ranks, sharing);
+      gang.ExpectOk();
+      ASSERT_FALSE(gang.seen.checkpoints.empty()) << of;
+      EXPECT_EQ(gang.seen.checkpoints.back().weights_sha256, kept.checkpoints.back().weights_sha256)
+          << of;
+      EXPECT_EQ(gang.seen.TrainLosses(), kept.TrainLosses()) << of;
+    }
+  }
+}
+
 TEST_P(TensorRun, HasTheSameBitsOnRanksThatShareTheShards) {
   for (const auto compute : {v1::Precision::FP32, v1::Precision::BF16, v1::Precision::FP16}) {
     v1::JobSpec spec = Spec(4, 4);

@@ -413,8 +413,9 @@ TEST(Memory, RegionsFollowOneAnotherAndEveryByteBelongsToATensor) {
     for (const Region& region :
          {plan.parameter_region, plan.weight_region, plan.copy_region, plan.optimizer_region,
           plan.ema_region, plan.buffer_region, plan.pending_region, plan.moments_region,
-          plan.scalar_region, plan.leaves_region, plan.rows_region, plan.partial_region,
-          plan.sums_region, plan.share_region, plan.gradient_region, plan.activation_region}) {
+          plan.scalar_region, plan.unread_region, plan.leaves_region, plan.rows_region,
+          plan.partial_region, plan.sums_region, plan.share_region, plan.gradient_region,
+          plan.activation_region}) {
       EXPECT_EQ(region.offset, end);
       EXPECT_EQ(region.offset % kAlignment, 0);
       end = region.end();

@@ -143,5 +143,27 @@ TEST(HostShards, ALayoutThatCannotBeIsRefused) {
                         "group of them takes at least one; use 2 or more"));
 }
 
+// Ranks choose by themselves what to compute a second time. What travels is as if they did not.
+TEST(HostShards, RanksExchangeAsMuchWhenTheyRecompute) {
+  for (const int sharing : {2, 3, 4}) {
+    v1::JobSpec spec = InShards(sharing, sharing);
+    spec.mutable_model()->mutable_llama()->set_layers(8);
+    spec.mutable_evaluation()->set_batch_size(1);
+    const std::vector<Plan> kept = PlansOf(spec, sharing);
+    for (const double share : {0.8, 0.5}) {
+      spec.mutable_training()->mutable_recompute()->set_activation_share(share);
+      const std::vector<Plan> recomputing = PlansOf(spec, sharing);
+      EXPECT_GT(recomputing[0].micro.size(), kept[0].micro.size());
+      for (int rank = 0; rank < sharing; ++rank) {
+        EXPECT_LE(static_cast<double>(recomputing[rank].summary.activation_bytes()),
+                  share * static_cast<double>(kept[0].summary.activation_bytes()));
+        EXPECT_EQ(BytesOf(recomputing[rank], recomputing[rank].micro_exchanges),
+                  BytesOf(kept[rank], kept[rank].micro_exchanges))
+            << "rank " << rank << " of " << sharing << " with " << share;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace trainyard::plan
