@@ -12,18 +12,12 @@ namespace {
 
 constexpr int32_t kNoRow = -1;
 
-absl::Span<int32_t> IdsOf(Session& session, plan::TensorId id) {
+template <typename T>
+absl::Span<T> InPlace(Session& session, plan::TensorId id) {
   const plan::Plan& plan = session.plan();
   const absl::Span<char> memory =
       session.InMemory({.offset = plan.offsets[id], .bytes = plan.tensors[id].bytes()});
-  return {reinterpret_cast<int32_t*>(memory.data()), memory.size() / sizeof(int32_t)};
-}
-
-absl::Span<float> RowsOf(Session& session, plan::TensorId id) {
-  const plan::Plan& plan = session.plan();
-  const absl::Span<char> memory =
-      session.InMemory({.offset = plan.offsets[id], .bytes = plan.tensors[id].bytes()});
-  return {reinterpret_cast<float*>(memory.data()), memory.size() / sizeof(float)};
+  return {reinterpret_cast<T*>(memory.data()), memory.size() / sizeof(T)};
 }
 
 int64_t WidthOf(const plan::Plan& plan) {
@@ -48,7 +42,7 @@ LookUps::LookUps(Session& session, const Gang& gang) : session_(session), gang_(
   width_ = WidthOf(plan);
   for (const plan::Bucket& table : plan.tables) first_rows_.push_back(FirstRows(table, width_));
   for (const plan::OwnedRun& rows : plan.owned_rows) {
-    own_.push_back(RowsOf(session, rows.weights).data());
+    own_.push_back(InPlace<float>(session, rows.weights).data());
   }
   for (const plan::LookUp& look_up : {plan.micro_look_up, plan.evaluate_look_up}) {
     if (look_up.rows == plan::kNone) continue;
@@ -85,7 +79,7 @@ absl::Status LookUps::AskForRows(const plan::LookUp& look_up, bool mine) {
     parts.push_back(Received(of.back()));
   }
   if (mine) {
-    std::ranges::copy(IdsOf(session_, look_up.ids), of[me].begin());
+    std::ranges::copy(InPlace<int32_t>(session_, look_up.ids), of[me].begin());
   } else {
     std::ranges::fill(of[me], kNoRow);
   }
@@ -134,7 +128,7 @@ absl::Status LookUps::Exchange(const plan::LookUp& look_up, bool mine) {
 
 void LookUps::Place(const plan::LookUp& look_up) {
   const size_t tables = first_rows_.size(), n = owners_.size(), me = gang_.rank();
-  float* to = RowsOf(session_, look_up.rows).data();
+  float* to = InPlace<float>(session_, look_up.rows).data();
   std::vector<int64_t> next = received_from_;  // by rank
   for (size_t i = 0; i < n; ++i, to += width_) {
     const int owner = owners_[i];
@@ -152,7 +146,7 @@ kernels::Kernel OwnRowsAlone(Session& session) {
     const plan::Plan& plan = session.plan();
     const int64_t width = WidthOf(plan);
     const auto tables = plan.tables.size();
-    const absl::Span<int32_t> ids = IdsOf(session, plan.row_ids);
+    const absl::Span<int32_t> ids = InPlace<int32_t>(session, plan.row_ids);
     for (size_t i = 0; i < ids.size(); ++i) {
       const size_t t = i % tables;
       const plan::ElementRange& own = plan.owned_rows[t].elements;

