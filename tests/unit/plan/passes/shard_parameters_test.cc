@@ -166,12 +166,13 @@ TEST(Tables, AreNotLookedUpByAnOp) {
   const Plan plan = WithTablesOnRank(1, 7);
   for (const auto& [ops, look_up] : {std::pair(&plan.micro, plan.micro_look_up),
                                      std::pair(&plan.evaluate, plan.evaluate_look_up)}) {
-    ASSERT_NE(look_up.rows, kNone);
-    EXPECT_EQ(plan.tensors[look_up.rows].kind, TensorKind::kReceived);
+    const TensorId rows = look_up.rows;
+    ASSERT_NE(rows, kNone);
+    EXPECT_EQ(plan.tensors[rows].kind, TensorKind::kReceived);
     for (size_t i = 0; i < ops->size(); ++i) {
       EXPECT_EQ(std::get_if<EmbeddingTablesForward>(&(*ops)[i]), nullptr);
       bool reads = false;
-      VisitOperands((*ops)[i], [&](TensorId id, Access) { reads |= id == look_up.rows; });
+      VisitOperands((*ops)[i], [&](TensorId id, Access) { reads |= id == rows; });
       if (static_cast<int64_t>(i) <= look_up.read_first) {
         EXPECT_EQ(reads, static_cast<int64_t>(i) == look_up.read_first);
       }
