@@ -85,6 +85,17 @@ int64_t PackFlight(const Plan& plan, const std::vector<bool>& stays,
   return PackActivations(PackedOf(plan.tensors, stays, true), plan.micro, sent, offsets);
 }
 
+// What stays of each micro-batch in flight, one behind the other. Returns the end.
+int64_t PlaceFlights(const std::vector<bool>& stays, int64_t end, Plan& plan) {
+  if (plan.host.stages == 1) return end;
+  std::vector<int64_t> within(plan.tensors.size(), -1);
+  plan.flight_bytes = PackFlight(plan, stays, within);
+  for (size_t i = 0; i < within.size(); ++i) {
+    if (within[i] >= 0) plan.offsets[i] = end + within[i];
+  }
+  return end + plan.in_flight * plan.flight_bytes;
+}
+
 // Packs the activations of lists of ops that take turns.
 class Activations {
  public:
@@ -226,15 +237,7 @@ void LayOut(const std::vector<TensorId>& scalars, Plan& plan) {
   });
   plan.rows_region = region([&] { place({plan.row_gradient, plan.row_ids}); });
   const std::vector<bool> stays = StaysInFlight(plan);
-  plan.flight_region = region([&] {
-    if (plan.host.stages == 1) return;
-    std::vector<int64_t> within(plan.tensors.size(), -1);
-    plan.flight_bytes = PackFlight(plan, stays, within);
-    for (size_t i = 0; i < within.size(); ++i) {
-      if (within[i] >= 0) plan.offsets[i] = end + within[i];
-    }
-    end += plan.in_flight * plan.flight_bytes;
-  });
+  plan.flight_region = region([&] { end = PlaceFlights(stays, end, plan); });
   plan.partial_region = region([&] {
     for (size_t p = plan.partial_sums.size(); p > 0; --p) {
       place({plan.partial_sums[p - 1].sums, plan.partial_sums[p - 1].gradients});
