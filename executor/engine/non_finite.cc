@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "executor/engine/finite.h"
+#include "executor/engine/parameter_shares.h"
 #include "executor/plan/ops/op.h"
 #include "storage/base/status.h"
 
@@ -107,8 +108,7 @@ absl::Status NonFiniteSearch::LookAtRows(plan::TensorId table, const std::string
   const plan::OwnedRun& rows = *plan.RowsOf(table);
   if (rows.elements.size() == 0 || !found_.empty() || received_) return absl::OkStatus();
   const plan::Tensor& whole = plan.tensors[table];
-  const int64_t before =
-      rows.elements.first - plan.tables[&rows - plan.owned_rows.data()].elements.first;
+  const int64_t before = rows.elements.first - FirstElementOf(plan, table);
   TY_ASSIGN_OR_RETURN(const std::string bad, Scan(rows.weights, 0, &whole, before));
   if (!bad.empty()) found_ = absl::StrCat(what, " \"", whole.name, "\", ", bad);
   return absl::OkStatus();

@@ -4,6 +4,7 @@
 
 #include "executor/plan/passes/shard_gradients.h"
 #include "executor/plan/passes/shard_parameters.h"
+#include "storage/base/status.h"
 
 namespace trainyard::engine {
 namespace {
@@ -15,6 +16,12 @@ plan::ElementRange After(const plan::ElementRange& range, int64_t begin) {
 }
 
 }  // namespace
+
+int64_t FirstElementOf(const plan::Plan& plan, plan::TensorId table) {
+  const plan::OwnedRun* const rows = plan.RowsOf(table);
+  TY_CHECK(rows != nullptr, plan.tensors[table].name, " is not shared out");
+  return plan.tables[rows - plan.owned_rows.data()].elements.first;
+}
 
 ParameterShares::ParameterShares(Session& session) : session_(session) {
   const plan::Plan& plan = session.plan();
@@ -53,7 +60,7 @@ void ParameterShares::WriteRows(plan::TensorId table, int64_t first,
                                 absl::Span<const float> values) {
   const plan::Plan& plan = session_.plan();
   const plan::OwnedRun& rows = *plan.RowsOf(table);
-  const int64_t begin = plan.tables[&rows - plan.owned_rows.data()].elements.first + first;
+  const int64_t begin = FirstElementOf(plan, table) + first;
   const plan::ElementRange kept =
       plan::Common(rows.elements, {begin, begin + static_cast<int64_t>(values.size())});
   if (kept.size() == 0) return;

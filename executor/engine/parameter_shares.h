@@ -13,6 +13,10 @@
 
 namespace trainyard::engine {
 
+// Of a table that is shared out by rows: the number of its first element among all that ranks share
+// out (plan::Plan::tables).
+int64_t FirstElementOf(const plan::Plan& plan, plan::TensorId table);
+
 class ParameterShares {
  public:
   // `session` must outlive it.

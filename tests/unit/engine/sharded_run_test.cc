@@ -166,6 +166,26 @@ TEST_P(TablesByRow, HaveTheBitsOfOneRankWithFewerRowsThanRanks) {
   }
 }
 
+// Tables that an update has made infinite, and such whose products are: in an op behind the
+// look-up.
+TEST_P(TablesByRow, NameTheSamePlaceThatIsNotFinite) {
+  for (const auto& [rate, words] :
+       {std::pair(1e39, "left it, parameter \"emb_l."), {1e30, "interaction"}}) {
+    v1::JobSpec spec = Spec(6, 4);
+    spec.mutable_checkpoint()->clear_every_steps();
+    spec.mutable_schedule()->set_learning_rate(1);
+    spec.mutable_schedule()->set_warmup_steps(0);
+    spec.mutable_optimizer()->clear_clip_norm();
+    v1::ParameterGroup& tables = *spec.mutable_optimizer()->add_groups();
+    tables.set_pattern("emb_l.*");
+    tables.set_learning_rate_scale(rate);
+    const OnRanks whole(spec, Root(absl::StrCat("whole ", rate)), 1);
+    EXPECT_THAT(std::string(whole.ended[0].message()), testing::HasSubstr(words));
+    const OnRanks gang(Sharded(spec), Root(absl::StrCat("gang ", rate)), 3);
+    for (const absl::Status& ended : gang.ended) EXPECT_EQ(ended, whole.ended[0]);
+  }
+}
+
 // All tables are read, but for one, which is drawn anew.
 TEST_P(TablesByRow, StartFromAnotherModel) {
   v1::JobSpec spec = Spec(4, 4);
