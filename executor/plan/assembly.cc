@@ -97,7 +97,7 @@ class Assembly {
         RulesOf(spec_, graph_, AllOf(TensorKind::kParameter), forward.logits, adaptation.frozen));
     // One logit is no burden, and its bits decide about ties.
     SetPrecision(forward.binary ? ElementType::kF32 : type_, forward);
-    if (OnGpuAlone(spec_)) AlignLogits(forward.logits, graph_);
+    if (OnGpuAlone(spec_) && forward.logits != kNone) AlignLogits(forward.logits, graph_);
     const int64_t rows = plan_.micro_batch * forward.rows_per_sample;
     plan_.input = forward.input;
     plan_.ids = forward.ids;
@@ -122,7 +122,7 @@ class Assembly {
     TY_ASSIGN_OR_RETURN(Forward forward, BuildForward(spec_, facts_, builder));
     ApplyAdapters(plan_.adapters, /*dropout=*/0, builder, graph_);
     SetPrecision(ElementType::kF32, forward);
-    if (OnGpuAlone(spec_)) AlignLogits(forward.logits, graph_);
+    if (OnGpuAlone(spec_) && forward.logits != kNone) AlignLogits(forward.logits, graph_);
     const int64_t rows = batch * forward.rows_per_sample;
     plan_.rows_per_sample = forward.rows_per_sample;
     plan_.tokens = ContextOf(spec_.model()) > 0;
@@ -177,14 +177,20 @@ class Assembly {
       forward_ops_ += MovePendingBuffers(plan_);
     }
     PlaceUnread();
-    if (training) {
-      if (activation_bytes < kUnbounded) RecomputeWithin(activation_bytes);
-      ZeroSums();
-      AddFolds(mesh_.data, trained_.dense, plan_);
-    }
     if (mesh_.pipeline > 1) {
+      plan_.backward_from = static_cast<int64_t>(forward_ops_);
       plan_.in_flight =
           MostInFlight(mesh_.pipeline, plan_.host.stage(), most_hosted() * plan_.micro_batches);
+    }
+    if (training) {
+      if (activation_bytes < kUnbounded) {
+        const double before = FlopsPerStep(plan_);
+        RecomputeWithin(activation_bytes, scalars_, forward_ops_, plan_);
+        v1::PassSummary& pass = *plan_.summary.mutable_passes()->rbegin();
+        pass.set_added_flops(FlopsPerStep(plan_) - before);
+      }
+      ZeroSums();
+      AddFolds(mesh_.data, trained_.dense, plan_);
     }
     LayOutSmallest(scalars_, step_copies_, forward_ops_, plan_);
     plan_.micro_exchanges = ShardExchanges(plan_.host, plan_.tensors, plan_.micro);
@@ -414,34 +420,6 @@ class Assembly {
                               plan_.eval_ids, plan_.eval_target}) {
       if (id != kNone && !read.contains(id)) plan_.unread.push_back(id);
     }
-  }
-
-  int64_t Packed(const std::vector<Op>& ops, const std::vector<TensorId>& results) const {
-    std::vector<int64_t> offsets(plan_.tensors.size());
-    return PackActivations(plan_.tensors, ops, results, offsets);
-  }
-
-  void RecomputeWithin(int64_t activation_bytes) {
-    int64_t fixed = 0;  // scalars count as activations
-    for (const auto* ids : {&scalars_, &plan_.unread, &plan_.received}) {
-      for (const TensorId id : *ids) fixed += Align(plan_.tensors[id].bytes());
-    }
-    if (plan_.leaves != kNone) fixed += Align(plan_.tensors[plan_.leaves].bytes());
-    const int64_t others =
-        std::max(Packed(plan_.evaluate, EvaluationResults(plan_)), Packed(plan_.end, {}));
-    v1::PassSummary& pass = *plan_.summary.add_passes();
-    pass.set_name("recompute");
-    pass.set_ops_before(static_cast<int32_t>(plan_.micro.size()));
-    pass.set_bytes_before(std::max(others, Packed(plan_.micro, {})));
-    pass.set_added_flops(-FlopsPerStep(plan_));
-
-    Graph graph{.tensors = std::move(plan_.tensors), .ops = std::move(plan_.micro)};
-    const int64_t micro = Recompute(forward_ops_, activation_bytes - fixed, graph);
-    plan_.tensors = std::move(graph.tensors);
-    plan_.micro = std::move(graph.ops);
-    pass.set_ops_after(static_cast<int32_t>(plan_.micro.size()));
-    pass.set_bytes_after(std::max(others, micro));
-    pass.set_added_flops(pass.added_flops() + FlopsPerStep(plan_));
   }
 
   // Zeroes what the micro-batches of a logical rank add to.

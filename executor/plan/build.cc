@@ -2,6 +2,7 @@
 
 #include "executor/plan/assembly.h"
 #include "executor/plan/fit.h"
+#include "executor/plan/spec/mesh.h"
 
 namespace trainyard::plan {
 
@@ -11,7 +12,8 @@ absl::StatusOr<Plan> BuildPlan(const v1::JobSpec& spec, const DataFacts& facts, 
 }
 
 absl::StatusOr<Plan> BuildLargestPlan(const v1::JobSpec& spec, const DataFacts& facts) {
-  return LargestOfStages(spec, [&](int64_t rank) { return BuildPlan(spec, facts, rank); });
+  return LargestOfStages(MeshOf(spec), spec.training().has_recompute(),
+                         [&](int64_t rank) { return BuildPlan(spec, facts, rank); });
 }
 
 absl::StatusOr<Plan> BuildInferencePlan(const v1::JobSpec& spec, const DataFacts& facts,

@@ -25,11 +25,16 @@ v1::JobSpec Keeping(v1::JobSpec spec) {
 
 // Why activations take more than they may, though as much as possible is recomputed.
 absl::Status CannotHold(const std::string& budget, const v1::JobSpec& spec, const Plan& least) {
-  const int64_t evaluation = spec.evaluation().batch_size();
-  return absl::InvalidArgumentError(absl::StrCat(
-      kRecomputeField, budget, " cannot be held: activations take at least ",
-      least.summary.activation_bytes(), " bytes with a micro_batch_size of ",
-      spec.training().micro_batch_size(), " and an evaluation.batch_size of ", evaluation));
+  const ShardHost& host = least.host;
+  const std::string in_flight =
+      host.stages == 1 ? ""
+                       : absl::StrCat(", ", least.in_flight, " of them in flight in stage ",
+                                      host.stage() + 1, " of ", host.stages);
+  return absl::InvalidArgumentError(
+      absl::StrCat(kRecomputeField, budget, " cannot be held: activations take at least ",
+                   least.summary.activation_bytes(), " bytes with a micro_batch_size of ",
+                   spec.training().micro_batch_size(), in_flight,
+                   " and an evaluation.batch_size of ", spec.evaluation().batch_size()));
 }
 
 absl::StatusOr<Plan> WithinActivationBytes(const v1::JobSpec& spec, const DataFacts& facts,
@@ -125,38 +130,47 @@ std::vector<int64_t> StagesUnlikeEarlier(const Plan& first, int64_t stages) {
   return unlike;
 }
 
-// Of the ranks behind the first that share the shards of one stage, one for each list of shapes.
+// Of the ranks behind the first that share the shards of a stage, one for each list of shapes that
+// their parameters have in all stages.
 std::vector<int64_t> PlacesUnlikeEarlier(const Plan& first, int64_t places) {
   std::vector<std::vector<int64_t>> shapes(places);
   for (const TensorId id : first.of_group) {
     const Tensor& parameter = first.tensors[id];
-    std::vector<int64_t>& shape = shapes[first.host.HostOf(parameter)];
+    std::vector<int64_t>& shape = shapes[first.host.HostOf(parameter) % places];
     shape.push_back(-1);
     shape.insert(shape.end(), parameter.dims.begin(), parameter.dims.end());
   }
   std::vector<int64_t> unlike;
-  std::set<std::vector<int64_t>> seen;
+  std::set<std::vector<int64_t>> seen = {shapes[0]};
   for (int64_t place = 1; place < places; ++place) {
     if (seen.insert(shapes[place]).second) unlike.push_back(place);
   }
   return unlike;
 }
 
+// The ranks of a group behind the first whose plans may differ from those of earlier ones in what
+// they take: one of each stage or, with `by_place`, several of its ranks.
+std::vector<int64_t> RanksUnlikeEarlier(const Plan& first, const Mesh& mesh, bool by_place) {
+  std::vector<int64_t> stages = StagesUnlikeEarlier(first, mesh.pipeline), places;
+  stages.insert(stages.begin(), 0);
+  if (by_place) places = PlacesUnlikeEarlier(first, mesh.tensor);
+  places.insert(places.begin(), 0);
+  std::vector<int64_t> ranks;
+  for (const int64_t stage : stages) {
+    for (const int64_t place : places) ranks.push_back(stage * mesh.tensor + place);
+  }
+  ranks.erase(ranks.begin());
+  return ranks;
+}
+
 }  // namespace
 
-absl::StatusOr<Plan> LargestOfStages(const v1::JobSpec& spec,
+absl::StatusOr<Plan> LargestOfStages(const Mesh& mesh, bool recomputing,
                                      absl::FunctionRef<absl::StatusOr<Plan>(int64_t rank)> build) {
-  const Mesh mesh = MeshOf(spec);
   TY_ASSIGN_OR_RETURN(Plan largest, build(0));
   int64_t sent = largest.summary.sent_bytes_per_step();
-  std::vector<int64_t> others;
-  for (const int64_t stage : StagesUnlikeEarlier(largest, mesh.pipeline)) {
-    others.push_back(stage * mesh.tensor);
-  }
-  if (spec.training().has_recompute()) {  // in one stage, of which each rank keeps to the budget
-    others = PlacesUnlikeEarlier(largest, mesh.tensor);
-  }
-  for (const int64_t rank : others) {
+  // Each rank of a stage recomputes by what it hosts.
+  for (const int64_t rank : RanksUnlikeEarlier(largest, mesh, /*by_place=*/recomputing)) {
     TY_ASSIGN_OR_RETURN(Plan plan, build(rank));
     sent = std::max(sent, plan.summary.sent_bytes_per_step());
     if (plan.summary.bytes_per_slot() > largest.summary.bytes_per_slot()) largest = std::move(plan);
@@ -164,6 +178,23 @@ absl::StatusOr<Plan> LargestOfStages(const v1::JobSpec& spec,
   largest.summary.set_sent_bytes_per_step(sent);
   return largest;
 }
+
+namespace {
+
+// The most that the activations of a rank take when all are kept. Of ranks that share the shards of
+// a stage, the first has as many as any other.
+absl::StatusOr<int64_t> MostActivationBytes(const v1::JobSpec& spec, const DataFacts& facts) {
+  const v1::JobSpec kept = Keeping(spec);
+  TY_ASSIGN_OR_RETURN(const Plan first, Assemble(kept, facts, kUnbounded));
+  int64_t most = first.summary.activation_bytes();
+  for (const int64_t rank : RanksUnlikeEarlier(first, MeshOf(spec), /*by_place=*/false)) {
+    TY_ASSIGN_OR_RETURN(const Plan plan, Assemble(kept, facts, kUnbounded, rank));
+    most = std::max(most, plan.summary.activation_bytes());
+  }
+  return most;
+}
+
+}  // namespace
 
 absl::StatusOr<Plan> FitToBudget(const v1::JobSpec& spec, const DataFacts& facts, int64_t rank) {
   const v1::Recompute& recompute = spec.training().recompute();
@@ -173,9 +204,8 @@ absl::StatusOr<Plan> FitToBudget(const v1::JobSpec& spec, const DataFacts& facts
     return WithinActivationBytes(spec, facts, rank, bytes,
                                  absl::StrCat("activation_bytes: ", bytes));
   }
-  // Of ranks that share shards, the first has as many as any other: all take what it may take.
-  TY_ASSIGN_OR_RETURN(const Plan all_kept, Assemble(Keeping(spec), facts, kUnbounded, /*rank=*/0));
-  const int64_t all = all_kept.summary.activation_bytes();
+  // All take what the one may take that has most.
+  TY_ASSIGN_OR_RETURN(const int64_t all, MostActivationBytes(spec, facts));
   const double share = recompute.activation_share();
   return WithinActivationBytes(spec, facts, rank,
                                static_cast<int64_t>(share * static_cast<double>(all)),
@@ -184,18 +214,16 @@ absl::StatusOr<Plan> FitToBudget(const v1::JobSpec& spec, const DataFacts& facts
 
 std::string WhatFits(const v1::JobSpec& spec, const DataFacts& facts, int64_t slot_bytes) {
   const v1::JobSpec kept = Keeping(spec);
-  const auto keep = [&](const v1::JobSpec& s) {
-    return LargestOfStages(s, [&](int64_t rank) { return Assemble(s, facts, kUnbounded, rank); });
+  const auto within = [&](const v1::JobSpec& s, int64_t activation_bytes) {
+    return LargestOfStages(
+        MeshOf(s), /*recomputing=*/activation_bytes < kUnbounded,
+        [&](int64_t rank) { return Assemble(s, facts, activation_bytes, rank); });
   };
-  const auto recompute = [&](const v1::JobSpec& s) { return Assemble(s, facts, kLeast); };
+  const auto keep = [&](const v1::JobSpec& s) { return within(s, kUnbounded); };
+  const auto recompute = [&](const v1::JobSpec& s) { return within(s, kLeast); };
   const std::string ask = absl::StrCat("training.recompute.slot_bytes to ", slot_bytes);
   const std::vector<int64_t> sizes = SmallerMicroBatches(spec);
   const int64_t smaller = LargestThatFits(kept, sizes, slot_bytes, keep);
-  if (spec.parallel().layout().pipeline() > 1) {  // nothing is recomputed
-    if (smaller > 0) return absl::StrCat("set training.micro_batch_size to ", smaller);
-    return "no size of micro-batch would fit; a smaller model, or more ranks that share its shards "
-           "or layers (parallel.layout), may";
-  }
   if (Fits(recompute(kept), slot_bytes)) {
     return absl::StrCat(
         "set ", ask,
@@ -204,8 +232,11 @@ std::string WhatFits(const v1::JobSpec& spec, const DataFacts& facts, int64_t sl
   const int64_t both = LargestThatFits(kept, sizes, slot_bytes, recompute);
   if (both == 0) {
     return absl::StrCat(
-        "no size of micro-batch would fit, even if activations are recomputed; a smaller "
-        "model may");
+        "no size of micro-batch would fit, even if activations are recomputed; a smaller model",
+        RanksInGroup(spec.parallel()) == 1
+            ? ""
+            : ", or more ranks that share its shards or layers (parallel.layout),",
+        " may");
   }
   const std::string recomputing = absl::StrCat("training.micro_batch_size to ", both, " and ", ask);
   if (smaller == 0) return absl::StrCat("set ", recomputing);

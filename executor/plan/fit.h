@@ -9,13 +9,15 @@
 #include "absl/status/statusor.h"
 #include "executor/plan/graph/plan.h"
 #include "executor/plan/spec/facts.h"
+#include "executor/plan/spec/mesh.h"
 
 namespace trainyard::plan {
 
-// Of the plans that `build` makes, one for a rank of each stage that may differ and, where ranks
-// recompute, for each rank of a stage that may, the one that needs most memory; it says what the
-// rank sends that sends most.
-absl::StatusOr<Plan> LargestOfStages(const v1::JobSpec& spec,
+// Of the plans that `build` makes, one for a rank of each stage that may differ and, if ranks are
+// `recomputing`, for each rank of such a stage that may, the one that needs most memory; it says
+// what the rank sends that sends most. Stages that are alike fill a budget of activations more or
+// less: where they recompute, another one may need a little more of it.
+absl::StatusOr<Plan> LargestOfStages(const Mesh& mesh, bool recomputing,
                                      absl::FunctionRef<absl::StatusOr<Plan>(int64_t rank)> build);
 
 // The plan that spec.training.recompute asks for; kInvalidArgument when its budget cannot be held,

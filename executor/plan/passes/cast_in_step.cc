@@ -42,6 +42,7 @@ class Casting {
     ops_.push_back(std::move(op));
   }
 
+  size_t count() const { return ops_.size(); }
   std::vector<Op> ops() && { return std::move(ops_); }
 
  private:
@@ -69,19 +70,23 @@ class Casting {
 
 }  // namespace
 
-void CastInStep(const std::vector<StepCopy>& copies, size_t forward, bool again, Plan& plan) {
+size_t CastInStep(const std::vector<StepCopy>& copies, size_t forward, bool again, Plan& plan) {
   int64_t in_micro = 0, in_evaluation = 0;
   for (const StepCopy& c : copies) in_micro += MakePassing(c.copy, plan);
   for (const Op& op : plan.evaluate_begin) in_evaluation += MakePassing(std::get<Cast>(op).y, plan);
   plan.step_copy_bytes = std::max(in_micro, in_evaluation);
-  if (copies.empty()) return;
+  if (copies.empty()) return forward;
 
   Casting casting(copies, plan);
-  for (size_t i = 0; i < plan.micro.size(); ++i) {
-    if (again && i == forward) casting.Forget();
-    casting.Append(std::move(plan.micro[i]));
-  }
+  const auto append = [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) casting.Append(std::move(plan.micro[i]));
+  };
+  append(0, forward);
+  const size_t in_forward = casting.count();
+  if (again) casting.Forget();
+  append(forward, plan.micro.size());
   plan.micro = std::move(casting).ops();
+  return in_forward;
 }
 
 }  // namespace trainyard::plan

@@ -20,7 +20,8 @@ struct StepCopy {
 // Casts each of `copies` in plan.micro, of which the first `forward` ops are the forward pass,
 // before its first reader; with `again` a second time before its first reader after those, so that
 // it need not last from pass to pass. Makes activations of these copies and of what
-// plan.evaluate_begin casts; sets plan.step_copy_bytes: the more of the two.
-void CastInStep(const std::vector<StepCopy>& copies, size_t forward, bool again, Plan& plan);
+// plan.evaluate_begin casts; sets plan.step_copy_bytes: the more of the two. Returns how many ops
+// the forward pass has then.
+size_t CastInStep(const std::vector<StepCopy>& copies, size_t forward, bool again, Plan& plan);
 
 }  // namespace trainyard::plan

@@ -6,11 +6,11 @@
 
 #include "absl/algorithm/container.h"
 #include "executor/plan/memory/memory.h"
+#include "executor/plan/passes/flights.h"
 #include "executor/plan/passes/residual_norm.h"
 #include "executor/plan/passes/shard_gradients.h"
 #include "executor/plan/passes/shard_parameters.h"
 #include "executor/plan/passes/share_gradients.h"
-#include "executor/plan/passes/stages.h"
 
 namespace trainyard::plan {
 
@@ -52,44 +52,10 @@ int64_t PackedAlone(const std::vector<TensorRun>& runs, const Plan& plan) {
   return PackActivations(plan.tensors, {}, {}, offsets, {}, runs);
 }
 
-// Of a stage of a pipeline, by tensor: whether it must stay while other micro-batches are computed:
-// what the forward pass leaves for the backward pass, and what is sent. (What a pass needs of the
-// loader or a neighbour comes right before it.)
-std::vector<bool> StaysInFlight(const Plan& plan) {
-  std::vector<bool> stays(plan.tensors.size());
-  if (plan.host.stages == 1) return stays;
-  const int64_t cut = BackwardFrom(plan.links, plan.micro);
-  for (const LiveRange& range : LiveRanges(plan.tensors, plan.micro, {})) {
-    stays[range.tensor] = range.first < cut && cut <= range.last;
-  }
-  for (const TensorId sent : {plan.links.to_after, plan.links.to_before}) {
-    if (sent != kNone) stays[sent] = true;
-  }
-  return stays;
-}
-
-// `tensors`, of which those with which[id] != wanted have places of their own.
-std::vector<Tensor> PackedOf(std::vector<Tensor> tensors, const std::vector<bool>& which,
-                             bool wanted) {
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    if (which[i] != wanted) tensors[i].kind = TensorKind::kScalar;
-  }
-  return tensors;
-}
-
-// Places what stays of one micro-batch in flight, from 0 on; returns the bytes.
-int64_t PackFlight(const Plan& plan, const std::vector<bool>& stays,
-                   std::vector<int64_t>& offsets) {
-  std::vector<TensorId> sent = {plan.links.to_after, plan.links.to_before};
-  std::erase(sent, kNone);
-  return PackActivations(PackedOf(plan.tensors, stays, true), plan.micro, sent, offsets);
-}
-
 // What stays of each micro-batch in flight, one behind the other. Returns the end.
 int64_t PlaceFlights(const std::vector<bool>& stays, int64_t end, Plan& plan) {
-  if (plan.host.stages == 1) return end;
   std::vector<int64_t> within(plan.tensors.size(), -1);
-  plan.flight_bytes = PackFlight(plan, stays, within);
+  plan.flight_bytes = PackFlight(FlightsIn(plan), plan.tensors, plan.micro, stays, within);
   for (size_t i = 0; i < within.size(); ++i) {
     if (within[i] >= 0) plan.offsets[i] = end + within[i];
   }
@@ -102,7 +68,7 @@ class Activations {
   // `stays`: what has its place elsewhere.
   Activations(const std::vector<bool>& stays, Plan& plan)
       : plan_(plan),
-        tensors_(PackedOf(plan.tensors, stays, false)),
+        tensors_(PackedWhere(plan.tensors, stays, false)),
         gradients_(plan.gradients_sharded ? plan.share_region : plan.gradient_region),
         within_(plan.tensors.size(), -1) {}
 
@@ -155,7 +121,8 @@ class Activations {
 // But for what stays in flight.
 int64_t BytesOfActivations(const Plan& plan) {
   std::vector<int64_t> offsets(plan.tensors.size());
-  const std::vector<Tensor> tensors = PackedOf(plan.tensors, StaysInFlight(plan), false);
+  const std::vector<bool> stays = StaysInFlight(FlightsIn(plan), plan.tensors, plan.micro);
+  const std::vector<Tensor> tensors = PackedWhere(plan.tensors, stays, false);
   const auto packed = [&](const std::vector<Op>& ops, const std::vector<TensorId>& results) {
     return PackActivations(tensors, ops, results, offsets);
   };
@@ -163,18 +130,27 @@ int64_t BytesOfActivations(const Plan& plan) {
                    packed(plan.end, {})});
 }
 
+// The backward pass begins behind `forward` ops of plan.micro.
+void SetBackwardFrom(size_t forward, Plan& plan) {
+  const bool at_once = plan.links.from_after == kNone;
+  plan.backward_from = static_cast<int64_t>(at_once ? plan.micro.size() : forward);
+}
+
 // Copies that a step casts last from pass to pass, unless that takes more than gradients leave
 // them, and to cast them twice takes less.
 void LayOutWithCopies(const std::vector<TensorId>& scalars, const std::vector<StepCopy>& copies,
                       size_t forward, Plan& plan) {
+  SetBackwardFrom(forward, plan);
   plan.activation_bytes = BytesOfActivations(plan);
   Plan before = plan;
-  CastInStep(copies, forward, /*again=*/false, plan);
-  LayOut(scalars, plan);
+  const auto lay_out = [&](bool again) {
+    SetBackwardFrom(CastInStep(copies, forward, again, plan), plan);
+    LayOut(scalars, plan);
+  };
+  lay_out(/*again=*/false);
   if (copies.empty() || plan.activation_region.bytes == 0) return;
   Plan once = std::exchange(plan, std::move(before));
-  CastInStep(copies, forward, /*again=*/true, plan);
-  LayOut(scalars, plan);
+  lay_out(/*again=*/true);
   if (plan.arena_bytes >= once.arena_bytes) plan = std::move(once);
 }
 
@@ -236,7 +212,7 @@ void LayOut(const std::vector<TensorId>& scalars, Plan& plan) {
     place(plan.received);
   });
   plan.rows_region = region([&] { place({plan.row_gradient, plan.row_ids}); });
-  const std::vector<bool> stays = StaysInFlight(plan);
+  const std::vector<bool> stays = StaysInFlight(FlightsIn(plan), plan.tensors, plan.micro);
   plan.flight_region = region([&] { end = PlaceFlights(stays, end, plan); });
   plan.partial_region = region([&] {
     for (size_t p = plan.partial_sums.size(); p > 0; --p) {
@@ -257,7 +233,6 @@ void LayOut(const std::vector<TensorId>& scalars, Plan& plan) {
   plan.activation_region = region([&] { end += Activations(stays, plan).Place(); });
   if (plan.gradients_sharded) plan.exchanged_gradient_bytes = PackedAlone(GradientRuns(plan), plan);
   plan.gathered_parameter_bytes = PackedAlone(ParameterRuns(plan), plan);
-  plan.backward_from = BackwardFrom(plan.links, plan.micro);
   for (const Alias& alias : plan.aliases) {
     plan.offsets[alias.tensor] = plan.offsets[alias.of] + alias.offset;
   }

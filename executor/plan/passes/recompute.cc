@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "executor/plan/memory/memory.h"
+#include "executor/plan/passes/flights.h"
+#include "executor/plan/passes/layout.h"
 #include "executor/plan/passes/repetition.h"
 
 namespace trainyard::plan {
@@ -38,11 +40,18 @@ class Search {
   }
 
  private:
-  // Whether `range` spans the highest use without touching anything there: not to keep the tensor
-  // would lower it.
-  static bool Waits(const Usage& usage, const Usage::Span& range) {
-    return range.first_backward > usage.at && range.last_forward < usage.at &&
-           range.last_forward != Usage::kNever;
+  // By how much not to keep a tensor for the backward pass lowers the highest use: by its bytes if
+  // it spans that without touching anything there; and by those that micro-batches in flight have.
+  int64_t Freed(const Usage& usage, size_t id) const {
+    const Usage::Span& range = usage.live_ranges[id];
+    const bool spans = range.first_backward > usage.at && range.last_forward < usage.at &&
+                       range.last_forward != Usage::kNever;
+    const int64_t bytes = ops_.tensors()[id].bytes;
+    if (!ops_.Stays(usage, id)) return spans ? bytes : 0;
+    if (ops_.tensors()[id].sent || range.first_backward == Usage::kNever) return 0;
+    const bool touched = (range.first <= usage.at && usage.at <= range.last_forward) ||
+                         (range.first_backward <= usage.at && usage.at <= range.last);
+    return (ops_.flights() - (touched ? 1 : 0)) * bytes;
   }
 
   // Adds what is cheapest for the bytes it frees at the highest use, up to a share of what is too
@@ -52,7 +61,7 @@ class Search {
     for (size_t id = 0; id < ops_.tensors().size(); ++id) {
       const int producer = ops_.producer(id);
       if (producer == Repetition::kNoProducer || choice[producer] || kept[producer]) continue;
-      if (!Waits(usage, usage.live_ranges[id])) continue;
+      if (Freed(usage, id) == 0) continue;
       const Group group = GroupOf(usage, choice, producer);
       if (group.freed > 0) candidates.emplace_back(group.worth(), producer);
     }
@@ -148,6 +157,17 @@ class Search {
     });
   }
 
+  // What each micro-batch in flight has, at the least, whatever is repeated.
+  int64_t CertainInFlight(const Usage& usage) const {
+    int64_t bytes = 0;
+    for (size_t id = 0; id < ops_.tensors().size(); ++id) {
+      const bool certain =
+          usage.live_ranges[id].last_derived != Usage::kNever || ops_.tensors()[id].sent;
+      if (certain && ops_.Stays(usage, id)) bytes += ops_.tensors()[id].bytes;
+    }
+    return bytes;
+  }
+
   // By forward op: what is in use at once, at the least, when this op of `choice` is kept. Then all
   // is repeated as before but for what it is made from, which may be scheduled later. So there are
   // still, in their order,
@@ -160,6 +180,7 @@ class Search {
     const size_t n = ops_.tensors().size(), forward = ops_.forward();
     std::vector<int64_t> least(forward);
     size_t peak = usage.at;  // where that op is scheduled
+    if (peak == usage.schedule.size()) return least;
     while (usage.schedule[peak].again) ++peak;
     if (usage.schedule[peak].op < forward) return least;
     std::vector<int64_t> derived(2 * n, Usage::kNever), any(2 * n, Usage::kNever);
@@ -231,6 +252,11 @@ class Search {
       last = std::max(last, highest[i]);
       least[order[i]] = std::max(least[order[i]], last);
     }
+    if (!ops_.left_before_backward()) return least;
+    const int64_t in_flight = CertainInFlight(usage);
+    for (const size_t op : order) {
+      least[op] += (ops_.flights() - 1) * (in_flight + there(op, forward));
+    }
     return least;
   }
 
@@ -248,14 +274,15 @@ class Search {
       const OpView& view = ops_.again(group.ops[i]);
       group.cost += view.cost;
       for (const Place id : view.writes) {
-        if (Waits(usage, usage.live_ranges[id])) group.freed += ops_.tensors()[id].bytes;
+        group.freed += Freed(usage, id);
       }
       for (const Place id : view.reads) {
         const int producer = ops_.producer(id);
         if (usage.live_ranges[id].first_backward != Usage::kNever || ops_.Repeated(choice, id))
           continue;
         if (producer == Repetition::kNoProducer) {  // to be kept for this alone
-          if (!ops_.tensors()[id].input) group.freed -= ops_.tensors()[id].bytes;
+          const bool is_there_anyway = ops_.tensors()[id].input && !ops_.left_before_backward();
+          if (!is_there_anyway) group.freed -= ops_.flights() * ops_.tensors()[id].bytes;
         } else if (std::find(group.ops.begin(), group.ops.end(), producer) == group.ops.end()) {
           group.ops.push_back(producer);
         }
@@ -284,17 +311,21 @@ class Search {
   const Repetition& ops_;
 };
 
-int64_t BytesOf(const Graph& graph) {
+// What PackActivations gives to graph.ops and to what is `beside` them.
+int64_t BytesWith(const MemoryBeside& beside, const Graph& graph) {
   std::vector<int64_t> offsets(graph.tensors.size());
-  return PackActivations(graph.tensors, graph.ops, {}, offsets);
+  const std::vector<bool> stays = StaysInFlight(beside.flights, graph.tensors, graph.ops);
+  const int64_t alone =
+      PackActivations(PackedWhere(graph.tensors, stays, false), graph.ops, {}, offsets);
+  const int64_t flight = PackFlight(beside.flights, graph.tensors, graph.ops, stays, offsets);
+  return std::max(alone, beside.others) + beside.flights.count * flight;
 }
 
-}  // namespace
-
-int64_t Recompute(size_t forward, int64_t budget, Graph& graph) {
-  int64_t least = BytesOf(graph);
-  if (least <= budget) return least;
-  const Repetition ops(forward, graph);
+// Rewrites graph.ops so that BytesWith gives at most `budget`, or as little as was found.
+void Recompute(size_t forward, int64_t budget, const MemoryBeside& beside, Graph& graph) {
+  int64_t least = BytesWith(beside, graph);
+  if (least <= budget) return;
+  const Repetition ops(forward, graph, beside);
   const Search search(ops);
   Graph best = graph;
   // Returns what a layout needs at most `target` bytes in use at once; 0: that cannot be reached.
@@ -302,7 +333,7 @@ int64_t Recompute(size_t forward, int64_t budget, Graph& graph) {
     Choice choice(forward);
     const bool reached = search.Reduce(target, choice);
     Graph rewritten = ops.Rewrite(choice);
-    const int64_t bytes = BytesOf(rewritten);
+    const int64_t bytes = BytesWith(beside, rewritten);
     if (bytes < least) least = bytes, best = std::move(rewritten);
     return reached ? bytes : 0;
   };
@@ -318,7 +349,43 @@ int64_t Recompute(size_t forward, int64_t budget, Graph& graph) {
   }
   if (least > budget && !least_tried) attempt(1);
   graph = std::move(best);
-  return least;
+}
+
+// What other lists of ops than plan.micro need, which take turns with it.
+int64_t BytesOfOthers(const Plan& plan) {
+  std::vector<int64_t> offsets(plan.tensors.size());
+  return std::max(PackActivations(plan.tensors, plan.evaluate, EvaluationResults(plan), offsets),
+                  PackActivations(plan.tensors, plan.end, {}, offsets));
+}
+
+}  // namespace
+
+void RecomputeWithin(int64_t bytes, const std::vector<TensorId>& scalars, size_t forward,
+                     Plan& plan) {
+  int64_t fixed = 0;
+  for (const std::vector<TensorId>* ids :
+       {&scalars, &std::as_const(plan.unread), &std::as_const(plan.received)}) {
+    for (const TensorId id : *ids) fixed += Align(plan.tensors[id].bytes());
+  }
+  if (plan.leaves != kNone) fixed += Align(plan.tensors[plan.leaves].bytes());
+  const int64_t budget = bytes - fixed;
+  const MemoryBeside all = {.flights = FlightsIn(plan), .others = BytesOfOthers(plan)};
+  MemoryBeside counted = all;
+  // Without micro-batches in between, to go below what takes turns helps too: activations lie in
+  // the memory of gradients, of which others may take more. What is beyond the budget hides
+  // nothing.
+  if (!all.flights.left_before_backward() || all.others > budget) counted.others = 0;
+  v1::PassSummary& pass = *plan.summary.add_passes();
+  pass.set_name("recompute");
+  pass.set_ops_before(static_cast<int32_t>(plan.micro.size()));
+
+  Graph graph{.tensors = std::move(plan.tensors), .ops = std::move(plan.micro)};
+  pass.set_bytes_before(BytesWith(all, graph));
+  Recompute(forward, budget, counted, graph);
+  pass.set_bytes_after(BytesWith(all, graph));
+  plan.tensors = std::move(graph.tensors);
+  plan.micro = std::move(graph.ops);
+  pass.set_ops_after(static_cast<int32_t>(plan.micro.size()));
 }
 
 }  // namespace trainyard::plan

@@ -6,14 +6,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
-#include "executor/plan/graph/graph.h"
+#include "executor/plan/graph/plan.h"
 
 namespace trainyard::plan {
 
-// Rewrites graph.ops, of which the first `forward` are the forward pass and the rest loss and
-// backward pass, so that PackActivations gives them at most `budget` bytes, and returns what it
-// gives. When no choice that was found is that small, the graph becomes that of the smallest.
+// Rewrites plan.micro, of which the first `forward` ops are the forward pass and the rest loss and
+// backward pass, so that all that plan.summary counts as activations, `scalars` among it, is at
+// most `bytes`. When no choice that was found is that small, it becomes that of the smallest. Of a
+// stage of a pipeline every micro-batch in flight counts, and nothing is repeated before the
+// backward pass begins. plan.summary.passes says what that saves, but not the FLOPs that it costs.
 //
 // An op is repeated right before the first op of the backward pass that needs what it computes, at
 // most once; its inputs are kept, or repeated likewise. What is repeated is chosen greedily, lives
@@ -22,6 +25,7 @@ namespace trainyard::plan {
 // backward pass of what was repeated in one go, a part of it is kept after all. In the end what
 // turned out not to be needed is kept again. (Jain et al. 2020, "Checkmate", solves the same
 // exactly, in hours.) Batch norms are repeated from their moments: running statistics move once.
-int64_t Recompute(size_t forward, int64_t budget, Graph& graph);
+void RecomputeWithin(int64_t bytes, const std::vector<TensorId>& scalars, size_t forward,
+                     Plan& plan);
 
 }  // namespace trainyard::plan

@@ -45,7 +45,8 @@ std::optional<Op> RecomputedForm(const Graph& graph, const Op& first) {
 
 }  // namespace
 
-Repetition::Repetition(size_t forward, const Graph& graph) : graph_(graph), forward_(forward) {
+Repetition::Repetition(size_t forward, const Graph& graph, const MemoryBeside& beside)
+    : graph_(graph), forward_(forward), beside_(beside) {
   std::vector<Place> places;
   for (const Tensor& tensor : graph.tensors) {
     const bool input = tensor.kind == TensorKind::kInput;
@@ -54,6 +55,7 @@ Repetition::Repetition(size_t forward, const Graph& graph) : graph_(graph), forw
     places.push_back(passes ? static_cast<Place>(tensors_.size()) : -1);
     if (passes) tensors_.push_back({.bytes = Align(tensor.bytes()), .input = input});
   }
+  for (const TensorId sent : beside.flights.sent) tensors_[places[sent]].sent = true;
   producer_.assign(tensors_.size(), kNoProducer);
   for (size_t i = 0; i < graph.ops.size(); ++i) {
     views_.push_back(View(graph, places, graph.ops[i]));
@@ -145,17 +147,32 @@ size_t Repetition::LiveRangeOf(const Choice& choice, const ScheduledOp& at_work,
   return second ? tensors_.size() + id : static_cast<size_t>(id);
 }
 
+bool Repetition::Stays(const Usage& usage, size_t s) const {
+  const Usage::Span& range = usage.live_ranges[s];
+  if (range.first == Usage::kNever) return false;
+  if (s < tensors_.size() && tensors_[s].sent) return true;
+  const auto cut = static_cast<int64_t>(forward_);
+  return left_before_backward() && range.first < cut && range.last >= cut;
+}
+
 void Repetition::FindPeak(const Choice& choice, Usage& usage) const {
   const size_t n = tensors_.size();
   usage.change.assign(usage.schedule.size() + 1, 0);
+  int64_t in_flight = 0;
   for (size_t s = 0; s < 2 * n; ++s) {
     const Usage::Span& range = usage.live_ranges[s];
     if (range.first == Usage::kNever) continue;
     const int64_t bytes = tensors_[s < n ? s : s - n].bytes;
+    if (Stays(usage, s)) {
+      in_flight += flights() * bytes;
+      continue;
+    }
     usage.change[std::max(0, range.first)] += bytes;
     usage.change[range.last + 1] -= bytes;
   }
-  int64_t live = 0;
+  usage.peak = in_flight + beside_.others;
+  usage.at = static_cast<int64_t>(usage.schedule.size());
+  int64_t live = in_flight;
   for (size_t i = 0; i < usage.schedule.size(); ++i) {
     live += usage.change[i];
     if (live <= usage.peak) continue;
@@ -171,11 +188,11 @@ int64_t Repetition::SharedAt(const Choice& choice, const Usage& usage, size_t i)
   const ScheduledOp& at_work = usage.schedule[i];
   const auto at = static_cast<int32_t>(i);
   for (const auto& [in, out] : ViewOf(at_work).in_place) {
-    const Usage::Span& from = usage.live_ranges[LiveRangeOf(choice, at_work, in, false)];
-    const Usage::Span& to = usage.live_ranges[LiveRangeOf(choice, at_work, out, true)];
-    const bool joined =
-        from.last == at && to.first == at && tensors_[in].bytes == tensors_[out].bytes;
-    if (joined) return tensors_[out].bytes;
+    const size_t from = LiveRangeOf(choice, at_work, in, false);
+    const size_t to = LiveRangeOf(choice, at_work, out, true);
+    const bool joined = usage.live_ranges[from].last == at && usage.live_ranges[to].first == at &&
+                        tensors_[in].bytes == tensors_[out].bytes;
+    if (joined && !Stays(usage, from) && !Stays(usage, to)) return tensors_[out].bytes;
   }
   return 0;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "executor/plan/graph/graph.h"
+#include "executor/plan/passes/flights.h"
 
 namespace trainyard::plan {
 
@@ -19,6 +20,7 @@ using Place = int32_t;
 struct Passing {
   int64_t bytes = 0;
   bool input = false;
+  bool sent = false;  // to another stage of a pipeline
 };
 
 // An op as the search sees it.
@@ -37,6 +39,12 @@ struct ScheduledOp {
   bool again = false;
 };
 
+// What is in memory beside the micro-batch of a graph.
+struct MemoryBeside {
+  Flights flights;     // further micro-batches
+  int64_t others = 0;  // bytes of lists of ops that take turns with the graph's
+};
+
 // What a choice needs. A tensor t that is computed a second time has a second live range: that of
 // tensor (number of tensors) + t.
 struct Usage {
@@ -52,7 +60,8 @@ struct Usage {
   std::vector<int64_t>
       change;  // by place in the schedule: bytes that become live, less those that are gone
   int64_t peak = 0;
-  int64_t at = 0;  // the place in the schedule where the most is live
+  // The place in the schedule where the most is live; its end: where others take turns.
+  int64_t at = 0;
 };
 
 class Repetition {
@@ -60,7 +69,7 @@ class Repetition {
   static constexpr int kNoProducer = -1;  // produces it, or nobody could do so again
 
   // Of `graph`, which must outlive it, the first `forward` ops are the forward pass.
-  Repetition(size_t forward, const Graph& graph);
+  Repetition(size_t forward, const Graph& graph, const MemoryBeside& beside);
 
   size_t forward() const { return forward_; }
   const std::vector<Passing>& tensors() const { return tensors_; }  // by place
@@ -74,6 +83,12 @@ class Repetition {
   bool Repeated(const Choice& choice, Place id) const {
     return producer_[id] != kNoProducer && choice[producer_[id]];
   }
+
+  // Whether the live range number `s` of `usage` stays for as long as a micro-batch is in flight.
+  // Every micro-batch in flight then has its bytes.
+  bool Stays(const Usage& usage, size_t s) const;
+  int64_t flights() const { return beside_.flights.count; }
+  bool left_before_backward() const { return beside_.flights.left_before_backward(); }
 
   // What is in use when and at most. `usage` is written whole; its memory serves the next measure.
   void Measure(const Choice& choice, Usage& usage) const;
@@ -90,6 +105,7 @@ class Repetition {
 
   const Graph& graph_;
   const size_t forward_;
+  const MemoryBeside beside_;
   std::vector<Passing> tensors_;
   std::vector<OpView> views_;             // by op
   std::vector<OpView> again_views_;       // by forward op

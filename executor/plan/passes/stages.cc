@@ -184,16 +184,6 @@ HostedStage HostStage(const ShardHost& host, const CopyOfWeight& copies, const S
   return hosted;
 }
 
-int64_t BackwardFrom(const StageLinks& links, const std::vector<Op>& ops) {
-  int64_t first = static_cast<int64_t>(ops.size());
-  for (int64_t i = first - 1; i >= 0 && links.from_after != kNone; --i) {
-    VisitOperands(ops[i], [&](TensorId id, Access) {
-      if (id == links.from_after) first = i;
-    });
-  }
-  return first;
-}
-
 void AddStageExchanges(const StageLinks& links, const std::vector<TensorId>& results, Plan& plan) {
   const ShardHost& host = plan.host;
   if (host.stages == 1) return;

@@ -35,10 +35,6 @@ struct HostedStage {
 HostedStage HostStage(const ShardHost& host, const CopyOfWeight& copies, const StagedGraph& staged,
                       Graph& graph);
 
-// The op of `ops` with which the backward pass of a stage begins: the first that reads what the
-// stage behind it sends. ops.size(): it is the last stage.
-int64_t BackwardFrom(const StageLinks& links, const std::vector<Op>& ops);
-
 // For plan.evaluate, whose links are `links`: before its first op what comes from the stage before,
 // behind its last what goes to the next, and then `results` from the last stage to all.
 void AddStageExchanges(const StageLinks& links, const std::vector<TensorId>& results, Plan& plan);

@@ -106,20 +106,13 @@ namespace {
 // Planning takes time by the square of them.
 constexpr int64_t kMostLayerShards = 2048;
 
-// Where several ranks share a logical rank: how many slots it may have, and what is not built yet.
+// Where several ranks share a logical rank: how many slots it may have.
 absl::Status CheckSharedRanks(const v1::JobSpec& spec) {
-  const v1::Layout& layout = spec.parallel().layout();
   const int64_t sharing = RanksInGroup(spec.parallel()), least = spec.resources().min_slots();
   if (least % sharing != 0) {  // a step below max_slots, which is a multiple
     return Invalid("spec.resources.min_slots", least, " is not a multiple of the ", sharing,
                    " ranks that share a logical rank (spec.parallel.layout); use ",
                    (least / sharing + 1) * sharing);
-  }
-  if (spec.training().has_recompute() && layout.pipeline() > 1) {
-    return NotBuilt("spec.training.recompute",
-                    absl::StrCat("to recompute activations with spec.parallel.layout.pipeline ",
-                                 layout.pipeline()),
-                    "leave it out, or use layout.pipeline 1");
   }
   return absl::OkStatus();
 }

@@ -127,6 +127,28 @@ TEST_P(PipelineRun, HasTheSameBitsWithShards) {
   }
 }
 
+// Each rank chooses by itself what to compute a second time, with others' passes in between.
+TEST_P(PipelineRun, RecomputesWithTheSameBits) {
+  for (const auto compute : {v1::Precision::FP32, v1::Precision::BF16}) {
+    v1::JobSpec spec = Spec(3, /*tensor=*/2);
+    spec.mutable_precision()->set_compute(compute);
+    spec.mutable_evaluation()->set_every_steps(2);
+    spec.mutable_evaluation()->set_batch_size(1);  // or that is what takes most
+    spec.mutable_training()->set_ema_decay(0.9);
+    const std::string name = "recomputing" + std::to_string(compute);
+    const OnRanks whole(spec, Root(name), Layout{});
+    whole.ExpectOk();
+    spec.mutable_training()->mutable_recompute()->set_activation_share(0.8);
+    for (const Layout& layout :
+         {Layout{.ranks = 2, .stages = 2}, Layout{.ranks = 3, .stages = 3},
+          Layout{.ranks = 6, .sharing = 2, .stages = 3}, Layout{.ranks = 4, .stages = 2}}) {
+      const std::string of = layout.Words();
+      const OnRanks gang(spec, Root(name + of), layout);
+      ExpectSameRun(gang, whole, of);
+    }
+  }
+}
+
 // Ranks that have the same stage, and the same shards of it, step a share of its elements each.
 TEST_P(PipelineRun, HasTheSameBitsWithTheOptimizerInShares) {
   for (const auto compute : {v1::Precision::FP32, v1::Precision::BF16}) {

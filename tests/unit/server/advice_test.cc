@@ -26,8 +26,9 @@ struct CutJob {
   int sharing = 1;  // ranks that share them
   int logical = 4;
   int micro_batch = 1;
-  int most_slots = 0;  // beyond `slots`: elastic
-  int stages = 1;      // each with one layer
+  int most_slots = 0;       // beyond `slots`: elastic
+  int stages = 1;           // each with one layer
+  bool parameters = false;  // are sharded, which GPUs cannot have
 };
 
 v1::SubmitJobRequest SubmissionOf(const CutJob& cut) {
@@ -53,6 +54,7 @@ v1::SubmitJobRequest SubmissionOf(const CutJob& cut) {
   if (cut.sharing > 1) spec.mutable_parallel()->mutable_layout()->set_tensor(cut.sharing);
   if (cut.stages > 1) spec.mutable_parallel()->set_pipeline(cut.stages);
   if (cut.stages > 1) spec.mutable_parallel()->mutable_layout()->set_pipeline(cut.stages);
+  if (cut.parameters) spec.mutable_parallel()->set_shard(v1::Parallel::PARAMETERS);
   return request;
 }
 
@@ -156,14 +158,14 @@ TEST(Advice, SaysWhereWhatIsFreeIsTooFewForAGroup) {
 }
 
 TEST(Advice, OnMemoryAndLossesNamesWhatWouldBeAccepted) {
-  for (const int stages : {1, 2}) {  // which do not recompute
+  for (const int stages : {1, 2}) {
     for (const int micro_batch : {1, 2, 3}) {
       const std::optional<JobRecord> job =
           JobOf({.tensor = 2, .micro_batch = micro_batch, .stages = stages});
       ASSERT_TRUE(job.has_value());
       std::vector<std::string> names;
       if (micro_batch > 1) names.push_back("a smaller training.micro_batch_size");
-      if (stages == 1) names.push_back("training.recompute");
+      names.push_back("training.recompute");
       const std::string memory =
           names.empty() ? "" : absl::StrJoin(names, " or ") + " needs less memory";
       EXPECT_EQ(absl::StrJoin(ExplainFailed(*job, "OUT_OF_MEMORY").suggestions, "|"), memory);
@@ -183,14 +185,15 @@ TEST(Advice, OnMemoryAndLossesNamesWhatWouldBeAccepted) {
 TEST(Advice, DoesNotLeaveOutADeviceThatMustBeSet) {
   Snapshots gpus;
   gpus.Node({.name = "n", .cuda = 8});
-  for (const int tensor : {1, 2}) {
-    const std::optional<JobRecord> job = JobOf({.tensor = tensor});
+  for (const bool parameters : {false, true}) {
+    const std::optional<JobRecord> job = JobOf({.parameters = parameters});
+    ASSERT_TRUE(job.has_value());
     const std::string told = absl::StrJoin(ExplainIn(gpus, *job).suggestions, "|");
-    EXPECT_EQ(told, absl::StrCat("no node has a CPU slot: ",
-                                 tensor == 1 ? "leave resources.device out, or " : "",
-                                 "add such a node"));
+    EXPECT_EQ(told,
+              absl::StrCat("no node has a CPU slot: ",
+                           parameters ? "" : "leave resources.device out, or ", "add such a node"));
     const absl::Status refused = CheckFits(*job, gpus.snapshot.nodes, SayNothing);
-    EXPECT_EQ(refused.message().find("leave device out") != std::string::npos, tensor == 1)
+    EXPECT_EQ(refused.message().find("leave device out") == std::string::npos, parameters)
         << refused;
   }
 }

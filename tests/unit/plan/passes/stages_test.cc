@@ -189,9 +189,6 @@ TEST(Stages, WhatCannotBeIsRefused) {
   v1::JobSpec deep = InStages(1, 1);
   deep.mutable_parallel()->set_pipeline(5);
   EXPECT_THAT(why(deep), HasSubstr("spec.parallel.pipeline: 5 is more than the 4 layers"));
-  v1::JobSpec gpu = InStages(2, 2);
-  gpu.mutable_resources()->set_device(v1::Resources::CUDA);
-  EXPECT_THAT(why(gpu), HasSubstr("spec.resources.device"));
   v1::JobSpec elastic = InStages(2, 2);
   elastic.mutable_resources()->set_min_slots(3);
   elastic.mutable_resources()->set_max_slots(6);

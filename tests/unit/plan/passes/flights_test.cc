@@ -1,0 +1,139 @@
+// What the stages of a pipeline keep of their micro-batches in flight, and how they keep less by
+// computing it a second time.
+
+#include "executor/plan/passes/flights.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "executor/plan/build.h"
+#include "executor/plan/fit.h"
+#include "executor/plan/spec/spec.h"
+#include "tests/unit/plan/specs.h"
+
+namespace trainyard::plan {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Eight layers of two shards, and eight micro-batches, so that every stage has several in flight.
+v1::JobSpec InFlight(int stages, int sharing) {
+  v1::JobSpec spec = LlamaSpec();
+  v1::Llama& llama = *spec.mutable_model()->mutable_llama();
+  llama.set_layers(8);
+  llama.set_width(64);
+  llama.set_mlp_width(128);
+  llama.set_context(32);
+  spec.mutable_resources()->set_device(v1::Resources::CPU);
+  spec.mutable_resources()->set_min_slots(stages * sharing);
+  spec.mutable_parallel()->set_pipeline(8);
+  spec.mutable_parallel()->set_tensor(2);
+  spec.mutable_parallel()->mutable_layout()->set_pipeline(stages);
+  spec.mutable_parallel()->mutable_layout()->set_tensor(sharing);
+  spec.mutable_parallel()->set_logical_ranks(1);
+  spec.mutable_training()->set_batch_size(16);
+  spec.mutable_training()->set_micro_batch_size(2);
+  spec.mutable_evaluation()->set_batch_size(1);
+  return spec;
+}
+
+std::vector<Plan> PlansOfAll(const v1::JobSpec& spec) {
+  std::vector<Plan> plans;
+  for (int rank = 0; rank < spec.resources().min_slots(); ++rank) {
+    plans.push_back(BuildPlan(ResolveSpec(spec).value(), TokenFacts(64), rank).value());
+  }
+  return plans;
+}
+
+int64_t BytesOf(const Plan& plan, const std::vector<ShardExchange>& exchanges) {
+  int64_t bytes = 0;
+  for (const ShardExchange& exchange : exchanges) {
+    for (const TensorId id : exchange.tensors) bytes += plan.tensors[id].bytes();
+  }
+  return bytes;
+}
+
+// Ops of `plan` from `begin` to `end` that compute something a second time.
+int RepeatedIn(const Plan& plan, int64_t begin, int64_t end) {
+  int count = 0;
+  for (int64_t i = begin; i < end; ++i) {
+    bool again = false;
+    VisitOperands(plan.micro[i], [&](TensorId id, Access access) {
+      again |= access == Access::kWrite && absl::EndsWith(plan.tensors[id].name, " again");
+    });
+    if (again) ++count;
+  }
+  return count;
+}
+
+TEST(Flights, TakeLessOfWhatIsComputedASecondTime) {
+  for (const auto& [stages, sharing] : {std::pair(2, 1), {3, 1}, {4, 1}, {8, 1}, {2, 2}}) {
+    v1::JobSpec spec = InFlight(stages, sharing);
+    const std::vector<Plan> kept = PlansOfAll(spec);
+    for (const double share : {0.8, 0.6}) {
+      spec.mutable_training()->mutable_recompute()->set_activation_share(share);
+      const std::vector<Plan> less = PlansOfAll(spec);
+      int64_t most = 0;
+      for (const Plan& plan : kept) most = std::max(most, plan.summary.activation_bytes());
+      const double budget = share * static_cast<double>(most);
+      for (size_t rank = 0; rank < kept.size(); ++rank) {
+        const Plan &all = kept[rank], &plan = less[rank];
+        SCOPED_TRACE(absl::StrCat("rank ", rank, " of ", kept.size(), " in ", stages, " stages"));
+        EXPECT_LE(static_cast<double>(plan.summary.activation_bytes()), budget);
+        EXPECT_EQ(plan.in_flight, all.in_flight);
+        EXPECT_EQ(BytesOf(plan, plan.micro_exchanges), BytesOf(all, all.micro_exchanges));
+        const auto end = static_cast<int64_t>(plan.micro.size());
+        const bool last = plan.host.stage() + 1 == stages;
+        EXPECT_EQ(plan.backward_from == end, last);
+        const bool fits = static_cast<double>(all.summary.activation_bytes()) <= budget;
+        EXPECT_EQ(RepeatedIn(plan, 0, end) == 0, fits) << "no more than is asked for";
+        if (last) continue;
+        EXPECT_GT(plan.in_flight, 1);
+        EXPECT_EQ(plan.flight_bytes == all.flight_bytes, fits);
+        EXPECT_EQ(plan.backward_from, all.backward_from);
+        EXPECT_EQ(RepeatedIn(plan, 0, plan.backward_from), 0) << "would stay in flight";
+      }
+    }
+  }
+}
+
+// What a stage with many micro-batches in flight repeats frees the bytes of all.
+TEST(Flights, ABudgetCountsAllOfThem) {
+  v1::JobSpec spec = InFlight(4, 1);
+  const Plan kept = PlansOfAll(spec)[0];
+  ASSERT_EQ(kept.in_flight, 4);
+  // More than one micro-batch has, less than all.
+  const int64_t bytes = kept.summary.activation_bytes() - 2 * kept.flight_bytes;
+  spec.mutable_training()->mutable_recompute()->set_activation_bytes(bytes);
+  const Plan less = PlansOfAll(spec)[0];
+  EXPECT_LE(less.summary.activation_bytes(), bytes);
+  EXPECT_GT(less.summary.activation_bytes(), bytes * 9 / 10) << "more was repeated than asked";
+  ASSERT_EQ(less.summary.passes_size(), kept.summary.passes_size() + 1);
+  EXPECT_EQ(less.summary.passes(0).name(), "recompute");
+  EXPECT_GT(less.summary.passes(0).bytes_before() - less.summary.passes(0).bytes_after(),
+            kept.flight_bytes);
+  spec.mutable_training()->mutable_recompute()->set_activation_bytes(1);
+  EXPECT_THAT(std::string(BuildPlan(ResolveSpec(spec).value(), TokenFacts(64)).status().message()),
+              HasSubstr("with a micro_batch_size of 2, 4 of them in flight in stage 1 of 4 and"));
+}
+
+TEST(Flights, WhatIsAdvisedFitsEveryRank) {
+  v1::JobSpec spec = InFlight(4, 2);
+  const v1::JobSpec resolved = ResolveSpec(spec).value();
+  const Plan all = BuildLargestPlan(resolved, TokenFacts(64)).value();
+  const int64_t slot = all.summary.bytes_per_slot() - all.summary.activation_bytes() / 3;
+  EXPECT_THAT(WhatFits(resolved, TokenFacts(64), slot),
+              HasSubstr(absl::StrCat("set training.recompute.slot_bytes to ", slot)));
+  spec.mutable_training()->mutable_recompute()->set_slot_bytes(slot);
+  for (const Plan& plan : PlansOfAll(spec)) EXPECT_LE(plan.summary.bytes_per_slot(), slot);
+}
+
+}  // namespace
+}  // namespace trainyard::plan
