@@ -54,7 +54,6 @@ absl::StatusOr<std::unique_ptr<AcrossGpus>> AcrossGpus::Make(Session& session, c
   std::unique_ptr<AcrossGpus> made(session.plan().gradients_sharded
                                        ? new AcrossGpuOwners(session, gang)
                                        : new AcrossGpus(session, gang));
-  session.WaitBy(*gang.links());
   TY_RETURN_IF_ERROR(made->Prepare());
   return made;
 }
@@ -261,12 +260,6 @@ absl::Status AcrossGpus::InOrder(const std::function<absl::Status()>&) {
 
 absl::Status AcrossGpus::Gather(absl::Span<const absl::Span<char>> parts) {
   return OfGang(links_.AllGather(session_.stream(), parts));
-}
-
-absl::Status AcrossGpus::OfGang(const absl::Status& status) {
-  if (status.ok()) return status;
-  const absl::Status own = session_.device().Passed(*exchanged_).status();
-  return own.ok() ? WithFault(Fault::kGang, status) : WithDeviceFault(own);
 }
 
 }  // namespace trainyard::engine

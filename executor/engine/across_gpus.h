@@ -46,13 +46,11 @@ class AcrossGpus : public AcrossRanks {
   // total[0..n) += part[0..n), if that is anything.
   template <typename T>
   absl::Status PrepareFold(const T* part, T* total, size_t n, kernels::Kernels& to);
-  // With the fault kGang, unless this rank's own device is at fault. Not while a stream is
-  // recorded.
-  absl::Status OfGang(const absl::Status& status);
+  absl::Status OfGang(const absl::Status& status) { return session_.OfGang(status); }
 
   Session& session_;
   const Gang gang_;
-  NcclCommunicator& links_;
+  DeviceCommunicator& links_;
   const std::vector<plan::ReadyBucket> order_;
   std::vector<PartialSum> places_;  // by number of the partial sum
   char* received_ = nullptr;        // what others bring: of one bucket, or of losses and targets

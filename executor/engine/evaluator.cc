@@ -69,9 +69,10 @@ absl::Status Evaluator::Enqueue(data::Loader& loader, InFlight& flight) {
                    .target = plan.eval_target,
                    .inputs = batch->inputs,
                    .targets = batch->targets});
-  TY_RETURN_IF_ERROR(session_.Run(program_));
-  if (shards_) TY_RETURN_IF_ERROR(shards_->status());
+  const absl::Status ran = session_.Run(program_);
+  if (shards_) TY_RETURN_IF_ERROR(shards_->status());  // which may be why it did not run
   if (across_ != nullptr) TY_RETURN_IF_ERROR(across_->Started());
+  TY_RETURN_IF_ERROR(ran);
   const auto read = [&](plan::TensorId id, char* to) {
     session_.Read(id, to, plan.tensors[id].bytes());
   };

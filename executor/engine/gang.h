@@ -11,7 +11,7 @@
 #include "absl/types/span.h"
 #include "executor/engine/fault.h"
 #include "executor/engine/parallel/communicator.h"
-#include "executor/engine/parallel/nccl_communicator.h"
+#include "executor/engine/parallel/device_communicator.h"
 #include "executor/engine/parallel/rendezvous.h"
 #include "trainyard/v1/spec.pb.h"
 
@@ -26,11 +26,11 @@ class Gang {
  public:
   // `communicator` and `links` must outlive the gang and its copies. Without a communicator there
   // is only this rank; without links the ranks exchange through their hosts alone.
-  explicit Gang(Communicator* communicator = nullptr, NcclCommunicator* links = nullptr)
+  explicit Gang(Communicator* communicator = nullptr, DeviceCommunicator* links = nullptr)
       : communicator_(communicator), links_(links) {}
 
   // The same ranks, and the links between their GPUs.
-  Gang LinkedBy(NcclCommunicator* links) const { return Gang(communicator_, links); }
+  Gang LinkedBy(DeviceCommunicator* links) const { return Gang(communicator_, links); }
 
   int rank() const { return communicator_ == nullptr ? 0 : communicator_->rank(); }
   int size() const { return communicator_ == nullptr ? 1 : communicator_->size(); }
@@ -38,7 +38,7 @@ class Gang {
   // Whether this rank writes what is written once: metrics and checkpoints.
   bool leads() const { return rank() == 0; }
   Communicator& communicator() const { return *communicator_; }  // unless alone
-  NcclCommunicator* links() const { return links_; }             // between the GPUs, if it has any
+  DeviceCommunicator* links() const { return links_; }           // between the GPUs, if it has any
 
   // Whether any rank calls it with true.
   absl::StatusOr<bool> Any(bool mine) const;
@@ -75,7 +75,7 @@ class Gang {
 
  private:
   Communicator* communicator_;
-  NcclCommunicator* links_;
+  DeviceCommunicator* links_;
 };
 
 }  // namespace trainyard::engine

@@ -9,6 +9,7 @@
 
 #include "executor/engine/gang.h"
 #include "executor/engine/parallel/communicator.h"
+#include "executor/engine/parallel/device_communicator.h"
 
 namespace trainyard::engine {
 
@@ -34,8 +35,27 @@ class PartOfCommunicator : public Communicator {
  private:
   Communicator& whole_;
   const std::vector<int> members_;
-  int rank_ = 0;
+  const int rank_;
   std::vector<Transfer> transfers_;
+};
+
+// The same of the links between their GPUs.
+class PartOfLinks : public DeviceCommunicator {
+ public:
+  PartOfLinks(DeviceCommunicator& whole, std::vector<int> members);
+
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(members_.size()); }
+  absl::Status Exchange(kernels::Stream& stream, absl::Span<const Transfer> transfers) override;
+  absl::Status AllGather(kernels::Stream& stream,
+                         absl::Span<const absl::Span<char>> parts) override;
+  absl::Status Await(kernels::Event& event) override { return whole_.Await(event); }
+  void SetPatience(absl::Duration patience) override { whole_.SetPatience(patience); }
+
+ private:
+  DeviceCommunicator& whole_;
+  const std::vector<int> members_;
+  const int rank_;
 };
 
 // A gang of which each `sharing` neighbours host the same logical ranks, and share their shards
@@ -54,7 +74,9 @@ class Groups {
 
  private:
   Gang all_;
-  std::shared_ptr<Communicator> of_data_, of_shards_;
+  // Some of its ranks, as a gang of their own.
+  class Part;
+  std::shared_ptr<Part> of_data_, of_shards_;
   Gang data_, shards_;
 };
 

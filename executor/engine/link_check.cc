@@ -189,7 +189,7 @@ class LinkTimer {
     const auto size = static_cast<size_t>(bytes);
     const Transfer transfer = {
         .peer = peer, .send = {send_.data(), size}, .receive = {receive_.data(), size}};
-    NcclCommunicator* const links = gang_.links();
+    DeviceCommunicator* const links = gang_.links();
     if (links == nullptr) {
       return WithFault(Fault::kGang, gang_.communicator().Exchange({&transfer, 1}));
     }
@@ -198,7 +198,7 @@ class LinkTimer {
     return AwaitExchanged(*links);
   }
 
-  absl::Status AwaitExchanged(NcclCommunicator& links) {
+  absl::Status AwaitExchanged(DeviceCommunicator& links) {
     const SteadyClock::time_point until = SteadyClock::now() + kSpin;
     while (SteadyClock::now() < until) {
       const absl::StatusOr<bool> passed = device_.Passed(*exchanged_);

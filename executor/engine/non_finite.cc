@@ -49,6 +49,7 @@ Found FindIn(plan::ElementType type, const std::vector<char>& chunk, int64_t byt
 
 bool IsLoss(const plan::Op& op) {
   return std::holds_alternative<plan::CrossEntropy>(op) ||
+         std::holds_alternative<plan::CrossEntropyOfShards>(op) ||
          std::holds_alternative<plan::BinaryCrossEntropy>(op);
 }
 

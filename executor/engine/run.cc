@@ -19,6 +19,7 @@
 #include "executor/engine/groups.h"
 #include "executor/engine/link_check.h"
 #include "executor/engine/load_weights.h"
+#include "executor/engine/parallel/nccl_communicator.h"
 #include "executor/engine/restore.h"
 #include "executor/engine/session.h"
 #include "executor/engine/steps.h"
@@ -135,11 +136,6 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> LinkGpus(kernels::Device& devi
                                                            const Gang& gang, const plan::Plan& plan,
                                                            const v1::Parallel& parallel) {
   if (gang.alone() || !device.IsGpu()) return nullptr;
-  if (plan.host.ranks > 1) {  // planned for a CPU, perhaps
-    return WithSpecFault(absl::UnimplementedError(
-        "spec.parallel.layout: ranks that share a logical rank are not built yet for GPUs; run it "
-        "on CPUs"));
-  }
   if (plan.parameters_sharded) {
     return WithSpecFault(
         absl::UnimplementedError("spec.parallel.shard: PARAMETERS is not built yet for GPUs; run "

@@ -211,18 +211,20 @@ PartialSum Session::PartialInMemory(int64_t partial) const {
           .gradients = {reinterpret_cast<float*>(at(gradients)), gradients.bytes / sizeof(float)}};
 }
 
-void Session::WaitBy(NcclCommunicator& links) {
+void Session::WaitBy(DeviceCommunicator& links) {
   links_ = &links;
   idle_ = device_.MakeEvent();
 }
 
 absl::Status Session::Wait(kernels::Event& event) {
   if (links_ == nullptr) return WithDeviceFault(device_.Wait(event));
-  const absl::Status waited = links_->Await(event);
-  if (waited.ok()) return waited;
-  // What is wrong with this rank's own device is not the gang's fault.
-  const absl::Status own = device_.Passed(event).status();
-  return own.ok() ? WithFault(Fault::kGang, waited) : WithDeviceFault(own);
+  return OfGang(links_->Await(event));
+}
+
+absl::Status Session::OfGang(const absl::Status& status) {
+  if (status.ok()) return status;
+  const absl::Status own = device_.Passed(*idle_).status();
+  return own.ok() ? WithFault(Fault::kGang, status) : WithDeviceFault(own);
 }
 
 absl::Status Session::Synchronize() {

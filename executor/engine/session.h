@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "executor/engine/parallel/nccl_communicator.h"
+#include "executor/engine/parallel/device_communicator.h"
 #include "executor/engine/partial_sum.h"
 #include "executor/engine/upload_queue.h"
 #include "executor/plan/graph/plan.h"
@@ -63,9 +63,13 @@ class Session {
   kernels::Stream& stream() { return *stream_; }
 
   // From now on work that is launched may have to wait for other ranks of `links`: whoever waits
-  // for the device gives up when `links` does (NcclCommunicator::Await), with the fault kGang.
+  // for the device gives up when `links` does (DeviceCommunicator::Await), with the fault kGang.
   // `links` must outlive the session.
-  void WaitBy(NcclCommunicator& links);
+  void WaitBy(DeviceCommunicator& links);
+
+  // `status`, of an exchange between devices, with the fault kGang, unless this rank's own device
+  // is at fault. Not while a stream is recorded.
+  absl::Status OfGang(const absl::Status& status);
 
   // Zeroes `region` of the arena.
   absl::Status Zero(const plan::Region& region);
@@ -146,7 +150,7 @@ class Session {
   char* arena_;
   std::unique_ptr<kernels::Stream> stream_;
   std::unique_ptr<UploadQueue> uploads_;
-  NcclCommunicator* links_ = nullptr;  // that work of the stream may wait for
+  DeviceCommunicator* links_ = nullptr;  // that work of the stream may wait for
   std::unique_ptr<kernels::Event> idle_;
 };
 

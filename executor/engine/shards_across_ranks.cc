@@ -15,7 +15,7 @@ ShardsAcrossRanks::ShardsAcrossRanks(Session& session, const Gang& group, InOrde
   TY_CHECK(group.size() == session.plan().host.ranks && group.rank() == session.plan().host.rank,
            "rank ", group.rank(), " of ", group.size(), ", planned ", session.plan().host.rank,
            " of ", session.plan().host.ranks);
-  TY_CHECK(session.HostView(session.plan().parameter_region) != nullptr,
+  TY_CHECK(group.links() != nullptr || session.HostView(session.plan().parameter_region) != nullptr,
            "the host cannot reach the memory of ", session.device().Description());
 }
 
@@ -32,7 +32,7 @@ kernels::Kernels ShardsAcrossRanks::WithExchanges(kernels::Kernels kernels,
     kernels::Kernel& kernel = kernels[exchange->before_op];
     kernel.launch = [this, rounds = rounds_of(*exchange),
                      launch = std::move(kernel.launch)](kernels::Stream& stream) {
-      Exchange(*rounds);
+      Exchange(*rounds, stream);
       launch(stream);
     };
   }
@@ -42,7 +42,7 @@ kernels::Kernels ShardsAcrossRanks::WithExchanges(kernels::Kernels kernels,
     kernel.launch = [this, rounds = rounds_of(exchange),
                      launch = std::move(kernel.launch)](kernels::Stream& stream) {
       launch(stream);
-      Exchange(*rounds);
+      Exchange(*rounds, stream);
     };
   }
   return kernels;
@@ -56,11 +56,11 @@ absl::Span<char> ShardsAcrossRanks::Place(plan::TensorId id, int64_t partial,
 }
 
 void ShardsAcrossRanks::Send(int apart, plan::TensorId id, int64_t flight) {
-  Exchange({{{.peer = group_.rank() + apart, .send = Place(id, 0, flight)}}});
+  Exchange({{{.peer = group_.rank() + apart, .send = Place(id, 0, flight)}}}, session_.stream());
 }
 
 void ShardsAcrossRanks::Receive(int apart, plan::TensorId id, int64_t flight) {
-  Exchange({{{.peer = group_.rank() + apart, .receive = Place(id, 0, flight)}}});
+  Exchange({{{.peer = group_.rank() + apart, .receive = Place(id, 0, flight)}}}, session_.stream());
 }
 
 ShardsAcrossRanks::Rounds ShardsAcrossRanks::RoundsOf(const plan::ShardExchange& exchange,
@@ -90,15 +90,30 @@ ShardsAcrossRanks::Rounds ShardsAcrossRanks::RoundsOf(const plan::ShardExchange&
   return rounds;
 }
 
-void ShardsAcrossRanks::Exchange(const Rounds& rounds) {
+void ShardsAcrossRanks::Exchange(const Rounds& rounds, kernels::Stream& stream) {
   if (!status_.ok()) return;
+  if (group_.links() != nullptr) {
+    status_ = ExchangeBetweenGpus(rounds, stream);
+    return;
+  }
   const absl::Time begun = absl::Now();
-  const auto make = [&] { return ExchangeRounds(rounds); };
+  const auto make = [&] { return ExchangeBetweenHosts(rounds); };
   status_ = in_order_ ? in_order_(make) : make();
   waited_ += absl::Now() - begun;
 }
 
-absl::Status ShardsAcrossRanks::ExchangeRounds(const Rounds& rounds) {
+absl::Status ShardsAcrossRanks::ExchangeBetweenGpus(const Rounds& rounds, kernels::Stream& stream) {
+  for (const std::vector<Transfer>& round : rounds) {
+    if (!round.empty()) TY_RETURN_IF_ERROR(group_.links()->Exchange(stream, round));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShardsAcrossRanks::status() const {
+  return group_.links() == nullptr ? status_ : session_.OfGang(status_);
+}
+
+absl::Status ShardsAcrossRanks::ExchangeBetweenHosts(const Rounds& rounds) {
   Communicator& communicator = group_.communicator();
   communicator.SetPatience(bound_);
   absl::Status made;
@@ -109,6 +124,10 @@ absl::Status ShardsAcrossRanks::ExchangeRounds(const Rounds& rounds) {
   return WithFault(Fault::kGang, made);
 }
 
-void ShardsAcrossRanks::BeginStep() { bound_ = patience_.Next(absl::Now()); }
+void ShardsAcrossRanks::BeginStep() {
+  bound_ = patience_.Next(absl::Now());
+  // Until the next step: what this one enqueues is waited for behind its end.
+  if (group_.links() != nullptr) group_.links()->SetPatience(bound_);
+}
 
 }  // namespace trainyard::engine

@@ -17,11 +17,13 @@
 namespace trainyard::engine {
 
 // Each rank sends what it makes of a tensor's parts to the others, which wait for it. Every rank
-// runs the same exchanges in the same order. Only where the host reaches the device's memory.
+// runs the same exchanges in the same order: between GPUs on the stream of the session, which waits
+// in place of the host, if the group's are linked; else between hosts, which must reach the
+// device's memory.
 class ShardsAcrossRanks {
  public:
   // Makes an exchange in the order of those that this rank has started otherwise. Absent: there are
-  // none.
+  // none, or they are in a stream.
   using InOrder = std::function<absl::Status(const std::function<absl::Status()>& exchange)>;
 
   // `session`, and what `group` stands for, must outlive it and the kernels that it returns.
@@ -45,10 +47,10 @@ class ShardsAcrossRanks {
   void EndStep() { bound_ = absl::InfiniteDuration(); }
 
   // The first exchange that failed, with the fault kGang: none is made after it, and what kernels
-  // found since is worthless.
-  const absl::Status& status() const { return status_; }
+  // found since is worthless. Not while a stream is recorded.
+  absl::Status status() const;
 
-  // How long this rank has exchanged so far.
+  // How long the host has exchanged so far.
   absl::Duration waited() const { return waited_; }
 
  private:
@@ -56,8 +58,9 @@ class ShardsAcrossRanks {
   using Rounds = std::vector<std::vector<Transfer>>;
   Rounds RoundsOf(const plan::ShardExchange& exchange, int64_t partial, int64_t flight) const;
   absl::Span<char> Place(plan::TensorId id, int64_t partial, int64_t flight) const;
-  void Exchange(const Rounds& rounds);
-  absl::Status ExchangeRounds(const Rounds& rounds);
+  void Exchange(const Rounds& rounds, kernels::Stream& stream);
+  absl::Status ExchangeBetweenHosts(const Rounds& rounds);
+  absl::Status ExchangeBetweenGpus(const Rounds& rounds, kernels::Stream& stream);
 
   Session& session_;
   const Gang group_;

@@ -33,6 +33,7 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(Session& session, ShardsAcr
       if (flight > 0) {
         TY_ASSIGN_OR_RETURN(all,
                             session.Prepare(plan.micro, static_cast<int64_t>(partial), flight));
+        session.Tune(all);
         all = shards.WithExchanges(std::move(all), plan.micro_exchanges,
                                    static_cast<int64_t>(partial), flight);
       }
@@ -48,16 +49,18 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(Session& session, ShardsAcr
 
 absl::Status Stage::Run(const Around& around) {
   for (const plan::StageAction& action : actions_) {
+    absl::Status passed;
     switch (action.kind) {
       case Kind::kForward:
       case Kind::kBackward:
       case Kind::kBoth:
-        TY_RETURN_IF_ERROR(Pass(action, around));
+        passed = Pass(action, around);
         break;
       default:
         Move(action.kind, action.flight);
     }
-    TY_RETURN_IF_ERROR(shards_.status());
+    TY_RETURN_IF_ERROR(shards_.status());  // which may be why it did not run
+    TY_RETURN_IF_ERROR(passed);
   }
   return absl::OkStatus();
 }

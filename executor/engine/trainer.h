@@ -161,6 +161,8 @@ class Trainer {
   // Only of a gang: once the sums of all ranks are added up, makes the step that they make
   // together.
   absl::Status EndOfGang();
+  // Of that, the norm with its exchanges, and the update.
+  absl::Status RunEnd();
   // Where the moments of micro-batch `i` of the step, counted over all logical ranks, are kept.
   int64_t MomentsOf(int64_t i) const {
     const plan::Plan& plan = session_.plan();

@@ -6,6 +6,7 @@
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/row_chunks.cuh"
+#include "kernels/cuda/row_cuts.cuh"
 
 namespace trainyard::kernels::cuda {
 namespace {
@@ -65,13 +66,21 @@ void LaunchColumnSum(Stream& stream, const Buffer& x, float* y, int64_t rows, in
 }
 
 absl::StatusOr<Kernel> CudaDevice::Bind(const ColumnSum& op) {
-  if (op.cuts > 1) return absl::UnimplementedError("cuda column sum: of rows that are cut");
-  return Kernel{.launch =
-                    [op](Stream& stream) {
-                      LaunchColumnSum(stream, op.x, op.y.As<float>(), op.rows, op.cols,
-                                      op.accumulate, stream.scratch, op.row_stride());
-                    },
-                .scratch_bytes = RowSumBytes(op.rows, op.cols)};
+  Kernel kernel{.scratch_bytes = CutSumBytes(op.rows, op.cols, op.cuts)};
+  kernel.launch = [op](Stream& stream) {
+    const int64_t step = op.row_stride();
+    if (op.cuts == 1) {
+      return LaunchColumnSum(stream, op.x, op.y.As<float>(), op.rows, op.cols, op.accumulate,
+                             stream.scratch, step);
+    }
+    float* const sums = static_cast<float*>(stream.scratch);
+    const int count = EachCut(op.rows, op.cuts, [&](int64_t first, int64_t end, int number) {
+      LaunchColumnSum(stream, {ElementAt(op.x, first * step), op.x.dtype}, sums + number * op.cols,
+                      end - first, op.cols, /*accumulate=*/false, sums + op.cuts * op.cols, step);
+    });
+    LaunchAddCuts(stream, sums, op.y.As<float>(), count, op.cols, op.accumulate);
+  };
+  return kernel;
 }
 
 }  // namespace trainyard::kernels::cuda

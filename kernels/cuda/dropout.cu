@@ -43,11 +43,63 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// Some columns of a matrix: x, y [samples, rows, cols], of which column 0 is column first_col of
+// all_cols. Where draws begin in a row depends on the row.
+struct DropoutColumns {
+  const StepState* state;
+  uint32_t stream;
+  int64_t samples, rows, cols, first_col, all_cols;
+  float p, scale;
+
+  // The draws of a row are at most so many.
+  __host__ __device__ int64_t draws_each() const { return (cols + kPerDraw - 2) / kPerDraw + 1; }
+};
+
+// A thread per draw.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    DropoutColumnsKernel(const T* x, T* y, DropoutColumns a) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= a.samples * a.rows * a.draws_each()) return;
+  const RowAndCol at = RowAndColOf(i, a.draws_each());
+  const RowAndCol of_sample = RowAndColOf(at.row, a.rows);  // sample, row
+  const int64_t begin = of_sample.col * a.all_cols + a.first_col, end = begin + a.cols;
+  const int64_t draw = begin / kPerDraw + at.col;
+  const Random4 random = StepRandom(a.state->seed, a.stream, a.state->step,
+                                    a.state->first_sample + of_sample.row, draw);
+#pragma unroll
+  for (int j = 0; j < kPerDraw; ++j) {
+    const int64_t place = draw * kPerDraw + j;  // in the sample
+    if (place < begin || place >= end) continue;
+    const int64_t element = at.row * a.cols + place - begin;
+    y[element] =
+        FromFloat<T>(UnitUniform(random.v[j]) >= a.p ? ToFloat(x[element]) * a.scale : 0.0f);
+  }
+}
+
+template <typename T>
+Kernel DropSomeColumns(const Dropout& op) {
+  const DropoutColumns columns = {.state = StepStateOf(op.state),
+                                  .stream = op.stream,
+                                  .samples = op.samples,
+                                  .rows = op.per_sample / op.cols,
+                                  .cols = op.cols,
+                                  .first_col = op.first_col,
+                                  .all_cols = op.all_cols,
+                                  .p = op.p,
+                                  .scale = 1.0f / (1.0f - op.p)};
+  return Kernel{.launch = [columns, x = op.x.As<T>(), y = op.y.As<T>()](Stream& stream) {
+    const int64_t draws = columns.samples * columns.rows * columns.draws_each();
+    Launch(stream, {.grid = Blocks(CeilDiv(draws, kThreads))}, DropoutColumnsKernel<T>, x, y,
+           columns);
+  }};
+}
+
 }  // namespace
 
 absl::StatusOr<Kernel> CudaDevice::Bind(const Dropout& op) {
-  if (op.cols > 0) return absl::UnimplementedError("cuda dropout: of some columns alone");
   return ForElement(op.x.dtype, [&]<typename T>() {
+    if (op.cols > 0) return DropSomeColumns<T>(op);
     return Kernel{.launch = [op](Stream& stream) {
       const T* x = op.x.As<T>();
       T* y = op.y.As<T>();

@@ -1,7 +1,10 @@
+#include <utility>
+
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/norm_row.cuh"
 #include "kernels/cuda/row_chunks.cuh"
+#include "kernels/cuda/row_cuts.cuh"
 #include "kernels/ops/layer_norm.h"
 
 namespace trainyard::kernels::cuda {
@@ -162,10 +165,10 @@ RowChunks ChunksOf(const LayerNormBackward& op) {
 
 int SumsOf(const LayerNormBackward& op) { return (op.dgamma ? 1 : 0) + (op.dbeta ? 1 : 0); }
 
+// `sums` is scratch of SumsOf(op) * RowSumBytes(op.rows, op.cols).
 template <typename T>
-void LaunchBackward(Stream& stream, const LayerNormBackward& op) {
+void LaunchBackward(Stream& stream, const LayerNormBackward& op, float* sums) {
   const RowChunks chunks = ChunksOf(op);
-  float* const sums = static_cast<float*>(stream.scratch);
   const NormGradient<T> a = {
       .dy = op.dy.As<T>(),
       .x = op.x.As<float>(),
@@ -199,13 +202,44 @@ void LaunchBackward(Stream& stream, const LayerNormBackward& op) {
                   op.accumulate_params, op.dgamma ? dbeta : nullptr);
 }
 
+template <typename T>
+void LaunchWhole(Stream& stream, const LayerNormBackward& op) {
+  LaunchBackward<T>(stream, op, static_cast<float*>(stream.scratch));
+}
+
+// Each cut by itself, and then the sums of all.
+template <typename T>
+void LaunchCuts(Stream& stream, const LayerNormBackward& op) {
+  const auto behind = [](const Buffer& buffer, int64_t elements) {
+    return buffer ? Buffer{ElementAt(buffer, elements), buffer.dtype} : Buffer{};
+  };
+  float* const gammas = static_cast<float*>(stream.scratch);  // [cuts, cols]
+  float* const betas = gammas + (op.dgamma ? op.cuts * op.cols : 0);
+  float* const rest = betas + (op.dbeta ? op.cuts * op.cols : 0);
+  const int count = EachCut(op.rows, op.cuts, [&](int64_t first, int64_t end, int number) {
+    LayerNormBackward cut = op;
+    cut.rows = end - first;
+    for (Buffer* buffer : {&cut.dy, &cut.x, &cut.dx}) *buffer = behind(*buffer, first * op.cols);
+    for (Buffer* buffer : {&cut.mean, &cut.rstd}) *buffer = behind(*buffer, first);
+    if (op.dgamma) cut.dgamma = {gammas + number * op.cols};
+    if (op.dbeta) cut.dbeta = {betas + number * op.cols};
+    cut.accumulate_params = false;
+    LaunchBackward<T>(stream, cut, rest);
+  });
+  for (const auto& [sums, to] : {std::pair(gammas, op.dgamma), {betas, op.dbeta}}) {
+    if (to) {
+      LaunchAddCuts(stream, sums, to.template As<float>(), count, op.cols, op.accumulate_params);
+    }
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<Kernel> CudaDevice::Bind(const LayerNormBackward& op) {
-  if (op.cuts > 1) return absl::UnimplementedError("cuda layer norm: of rows that are cut");
   return ForElement(op.dy.dtype, [&]<typename T>() {
-    return Kernel{.launch = [op](Stream& stream) { LaunchBackward<T>(stream, op); },
-                  .scratch_bytes = SumsOf(op) * RowSumBytes(op.rows, op.cols)};
+    const auto launch = op.cuts > 1 && SumsOf(op) > 0 ? LaunchCuts<T> : LaunchWhole<T>;
+    return Kernel{.launch = [launch, op](Stream& stream) { launch(stream, op); },
+                  .scratch_bytes = SumsOf(op) * CutSumBytes(op.rows, op.cols, op.cuts)};
   });
 }
 

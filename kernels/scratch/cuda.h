@@ -52,6 +52,13 @@ inline constexpr int64_t kMostRowChunks = 256;
 inline size_t RowSumBytes(int64_t rows, int64_t cols) {
   return static_cast<size_t>(std::min(rows, kMostRowChunks) * cols) * sizeof(float);
 }
+// The same with the rows cut (kernels/ops/column_sum.h): the sum of each cut, and what the longest
+// takes.
+inline size_t CutSumBytes(int64_t rows, int64_t cols, int64_t cuts) {
+  if (cuts == 1) return RowSumBytes(rows, cols);
+  return static_cast<size_t>(cuts * cols) * sizeof(float) +
+         RowSumBytes(scratch::Ceil(rows, cuts), cols);
+}
 // Batch norm has two such sums, its gradient three factors per column beside.
 inline size_t BatchNormForwardBytes(int64_t rows, int64_t cols) {
   return 2 * RowSumBytes(rows, cols);

@@ -74,6 +74,14 @@ const Family kFamilies[] = {
      "fine_tune { lora { rank: 2 dropout: 0.1 } }"},
     {"smoothed", On::kText, "gpt { layers: 1 heads: 2 width: 16 context: 8 }",
      "training { label_smoothing: 0.1 z_loss: 1e-3 }"},
+    {"gpt_in_shards", On::kText, "gpt { layers: 2 heads: 4 width: 16 context: 8 dropout: 0.1 }",
+     "parallel { tensor: 3 } training { label_smoothing: 0.1 z_loss: 1e-3 }"},
+    {"llama_in_shards", On::kText, "llama { layers: 2 heads: 4 kv_heads: 2 width: 16 context: 8 }",
+     "parallel { tensor: 4 pipeline: 2 }"},
+    {"bert_in_shards", On::kDocuments,
+     "bert { layers: 2 heads: 2 width: 8 context: 9 dropout: 0.1 }", "parallel { tensor: 2 }"},
+    {"vit_in_shards", On::kImages, "vit { layers: 2 heads: 2 width: 8 patch: 4 dropout: 0.1 }",
+     "parallel { tensor: 2 }"},
 };
 
 // Logits whose rows lie apart.

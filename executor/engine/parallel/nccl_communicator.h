@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "executor/engine/parallel/communicator.h"
+#include "executor/engine/parallel/device_communicator.h"
 #include "kernels/device.h"
 
 namespace trainyard::engine {
@@ -30,7 +31,7 @@ namespace trainyard::engine {
 // no use any more: every call returns the first failure, with the codes of Communicator.
 //
 // For the thread that drives the device, but for Abort. `device` and `host` outlive it.
-class NcclCommunicator {
+class NcclCommunicator : public DeviceCommunicator {
  public:
   // Links the GPUs of all ranks of `host`: its ranks call this at the same time. Waits for up to
   // `timeout` until all have come, as long again until their GPUs are linked, and a few seconds
@@ -47,24 +48,20 @@ class NcclCommunicator {
 
   // Ends the links in good order, for which this rank's work is waited for, a few seconds at most;
   // what is not done then makes the others fail.
-  ~NcclCommunicator();
+  ~NcclCommunicator() override;
 
-  int rank() const { return host_.rank(); }
-  int size() const { return host_.size(); }
+  int rank() const override { return host_.rank(); }
+  int size() const override { return host_.size(); }
 
-  // As Communicator::Exchange, with device memory. With itself a rank exchanges between places that
-  // do not overlap, or are the same. Two ranks that expect another number of bytes from each other,
-  // or whose calls differ, never come to an end; Await does, once its patience is over.
-  // May be recorded (Device::Record) if the same exchange has been made before without; what is
-  // wrong then shows in Await.
-  absl::Status Exchange(kernels::Stream& stream, absl::Span<const Transfer> transfers);
+  // Two ranks that expect another number of bytes from each other, or whose calls differ, never
+  // come to an end; Await does, once its patience is over. May be recorded (Device::Record) if the
+  // same exchange has been made before without; what is wrong then shows in Await.
+  absl::Status Exchange(kernels::Stream& stream, absl::Span<const Transfer> transfers) override;
 
-  // As Communicator::AllGather, with device memory. Parts of one length that lie one behind the
-  // other are the fastest.
-  absl::Status AllGather(kernels::Stream& stream, absl::Span<const absl::Span<char>> parts);
+  absl::Status AllGather(kernels::Stream& stream,
+                         absl::Span<const absl::Span<char>> parts) override;
 
-  // Waits for the work before `event`, or for a reason to give up.
-  absl::Status Await(kernels::Event& event);
+  absl::Status Await(kernels::Event& event) override;
 
   // OK, or the failure that every call returns from now on. Waits for nobody.
   absl::Status Health();
@@ -74,10 +71,10 @@ class NcclCommunicator {
   // progress.
   void Abort(absl::Status why);
 
-  // How long an Await may wait from now on; without limit unless told. Besides exchanges that
-  // covers all work before the event. No effect with Make's progress_timeout, which takes its
-  // place.
-  void SetPatience(absl::Duration patience) { patience_ = progress_timeout_.value_or(patience); }
+  // No effect with Make's progress_timeout, which takes its place.
+  void SetPatience(absl::Duration patience) override {
+    patience_ = progress_timeout_.value_or(patience);
+  }
 
   // Bytes that calls have enqueued to be sent to others so far. A recording counts once.
   int64_t bytes_sent() const { return bytes_sent_; }

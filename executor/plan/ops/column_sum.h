@@ -10,7 +10,7 @@ template <>
 struct Rules<ColumnSum> : BackwardOp {
   static Scratch ScratchOf(const ColumnSum& o, const Tensors&) {
     return {.cpu = kernels::scratch::CutRowSums(o.rows, o.cols, o.cuts),
-            .gpu = static_cast<int64_t>(kernels::cuda::RowSumBytes(o.rows, o.cols))};
+            .gpu = static_cast<int64_t>(kernels::cuda::CutSumBytes(o.rows, o.cols, o.cuts))};
   }
 };
 

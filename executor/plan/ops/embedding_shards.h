@@ -1,6 +1,7 @@
 #pragma once
 
 #include "executor/plan/ops/rules.h"
+#include "kernels/scratch/cuda.h"
 
 namespace trainyard::plan {
 
@@ -26,6 +27,10 @@ struct Rules<EmbeddingShardsForward> : ForwardOp, NoScratch {
 };
 
 template <>
-struct Rules<EmbeddingShardsBackward> : BackwardOp, NoScratch {};
+struct Rules<EmbeddingShardsBackward> : BackwardOp {
+  static Scratch ScratchOf(const EmbeddingShardsBackward& o, const Tensors&) {
+    return {.gpu = static_cast<int64_t>(kernels::cuda::SortedIdBytes(o.places))};
+  }
+};
 
 }  // namespace trainyard::plan

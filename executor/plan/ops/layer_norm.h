@@ -58,7 +58,7 @@ struct Rules<LayerNormBackward> : BackwardOp {
   static Scratch ScratchOf(const LayerNormBackward& o, const Tensors&) {
     const int64_t sums = (o.dgamma != kNone ? 1 : 0) + (o.dbeta != kNone ? 1 : 0);
     return {.cpu = 2 * kernels::scratch::CutRowSums(o.rows, o.cols, o.cuts),
-            .gpu = sums * static_cast<int64_t>(kernels::cuda::RowSumBytes(o.rows, o.cols))};
+            .gpu = sums * static_cast<int64_t>(kernels::cuda::CutSumBytes(o.rows, o.cols, o.cuts))};
   }
   static InPlace InPlacePairs(const LayerNormBackward& o) {
     return o.accumulate_dx ? InPlace{} : InPlace{{o.dy, o.dx}};

@@ -120,9 +120,6 @@ absl::Status CheckSharedRanks(const v1::JobSpec& spec) {
 // What is not built yet of jobs that may be cut across ranks, by the field `axis` of spec.parallel.
 absl::Status CheckCut(const v1::JobSpec& spec, const std::string& axis, int32_t size) {
   const std::string with = absl::StrCat(" with spec.parallel.", axis, " ", size);
-  if (spec.resources().device() != v1::Resources::CPU) {
-    return NotBuilt("spec.resources.device", "a slot that may be a GPU" + with, "use CPU");
-  }
   const v1::Parallel::Shard shard = spec.parallel().shard();
   if (shard == v1::Parallel::GRADIENTS || shard == v1::Parallel::PARAMETERS) {
     return NotBuilt("spec.parallel.shard", v1::Parallel::Shard_Name(shard) + with,

@@ -149,9 +149,6 @@ const std::vector<BadSpec>& RunningTable() {
        "and vit can be cut"},
       {"no tensor", MlpSpec, [](auto& s) { s.mutable_parallel()->set_tensor(0); }, kInvalid,
        "spec.parallel.tensor: 0 is not in [1, 128]"},
-      {"tensor on GPUs", GptSpec, [](auto& s) { s.mutable_parallel()->set_tensor(2); }, kUnbuilt,
-       "spec.resources.device: a slot that may be a GPU with spec.parallel.tensor 2 is not built "
-       "yet; use CPU"},
       {"tensor with sharded gradients", GptSpec,
        [](auto& s) {
          s.mutable_parallel()->set_tensor(2);

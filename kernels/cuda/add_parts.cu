@@ -1,0 +1,102 @@
+#include "kernels/ops/add_parts.h"
+
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/elements.h"
+#include "kernels/cuda/pack.cuh"
+#include "kernels/cuda/tree_sum.cuh"
+
+namespace trainyard::kernels::cuda {
+namespace {
+
+// Buffers that lie in one run of memory: each starts as many times 4 bytes behind `first`.
+struct PartsInMemory {
+  char* first;
+  TableList list;
+
+  template <typename T>
+  __device__ T* At(int i) const {
+    return reinterpret_cast<T*>(first + 4 * list.start[i]);
+  }
+};
+
+PartsInMemory InMemory(const Tables& parts) {
+  return {static_cast<char*>(parts.first.data), parts.list};
+}
+
+bool AllAligned(const Tables& parts) {
+  for (int64_t i = 0; i < parts.list.count; ++i) {
+    if (!Aligned(kPackBytes, {parts.At(i).data})) return false;
+  }
+  return true;
+}
+
+// A thread per pack of y. It writes what it alone has read: y may be one of the parts.
+template <typename T, int kPackSize, int kCount>
+__global__ void __launch_bounds__(kThreads)
+    AddPartsKernel(PartsInMemory parts, const float* bias, T* y, int64_t packs, int64_t cols) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= packs) return;
+  const int64_t at = i * kPackSize;
+  float sum[kPackSize];
+  SumInTree<kCount>(static_cast<int>(parts.list.count), sum, [&](int part, float(&to)[kPackSize]) {
+    Pack<T, kPackSize> read;
+    read.Load(parts.At<T>(part) + at);
+#pragma unroll
+    for (int j = 0; j < kPackSize; ++j) to[j] = read[j];
+  });
+  if (bias != nullptr) {
+    const int64_t col = RowAndColOf(at, cols).col;
+#pragma unroll
+    for (int j = 0; j < kPackSize; ++j) sum[j] += bias[col + j];
+  }
+  Pack<T, kPackSize> added;
+  added.Set(sum);
+  added.Store(y + at);
+}
+
+template <typename T, int kPackSize>
+__global__ void __launch_bounds__(kThreads)
+    SpreadKernel(const T* x, PartsInMemory copies, int64_t packs) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= packs) return;
+  Pack<T, kPackSize> read;
+  read.Load(x + i * kPackSize);
+  for (int copy = 0; copy < copies.list.count; ++copy) {
+    read.Store(copies.At<T>(copy) + i * kPackSize);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<Kernel> CudaDevice::Bind(const AddParts& op) {
+  return ForElement(op.y.dtype, [&]<typename T>() {
+    const auto with = [&]<int kPackSize>() {
+      return WithCount(op.parts.list.count, [&]<int kCount>() {
+        return Kernel{.launch = [op](Stream& stream) {
+          const int64_t packs = op.rows * op.cols / kPackSize;
+          Launch(stream, {.grid = Blocks(CeilDiv(packs, kThreads))},
+                 AddPartsKernel<T, kPackSize, kCount>, InMemory(op.parts),
+                 OptionalAs<float>(op.bias), op.y.As<T>(), packs, op.cols);
+        }};
+      });
+    };
+    const bool by_packs =
+        op.cols % kPack<T> == 0 && AllAligned(op.parts) && Aligned(kPackBytes, {op.y.data});
+    return by_packs ? with.template operator()<kPack<T>>() : with.template operator()<1>();
+  });
+}
+
+absl::StatusOr<Kernel> CudaDevice::Bind(const Spread& op) {
+  return ForElement(op.x.dtype, [&]<typename T>() {
+    return Kernel{.launch = [op](Stream& stream) {
+      const bool by_packs =
+          op.n % kPack<T> == 0 && AllAligned(op.copies) && Aligned(kPackBytes, {op.x.data});
+      const int64_t packs = by_packs ? op.n / kPack<T> : op.n;
+      Launch(stream, {.grid = Blocks(CeilDiv(packs, kThreads))},
+             by_packs ? SpreadKernel<T, kPack<T>> : SpreadKernel<T, 1>, op.x.As<T>(),
+             InMemory(op.copies), packs);
+    }};
+  });
+}
+
+}  // namespace trainyard::kernels::cuda
