@@ -95,7 +95,8 @@ __device__ int LaneOf(int c, int groups) {
 }
 
 // Reductions over the kLanes threads that serve one row: a warp or the whole block, all of which
-// call; RowLargest once in a kernel, since it does not wait until an earlier one was read.
+// call; RowBest once in a kernel with one `pick`, since it does not wait until an earlier one was
+// read.
 template <int kLanes>
 __device__ float RowSum(float mine) {
   if constexpr (kLanes > kWarp) {
@@ -105,20 +106,26 @@ __device__ float RowSum(float mine) {
   }
 }
 
-template <int kLanes>
-__device__ float RowLargest(float mine) {
+// pick(a, b): one of them.
+template <int kLanes, typename T, typename F>
+__device__ T RowBest(T mine, F pick) {
 #pragma unroll
   for (int offset = kWarp / 2; offset > 0; offset /= 2) {
-    mine = fmaxf(mine, __shfl_xor_sync(kAllLanes, mine, offset));
+    mine = pick(mine, __shfl_xor_sync(kAllLanes, mine, offset));
   }
   if constexpr (kLanes > kWarp) {
-    __shared__ float of_warp[kLanes / kWarp];
+    __shared__ T of_warp[kLanes / kWarp];
     if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp] = mine;
     __syncthreads();
 #pragma unroll
-    for (int warp = 0; warp < kLanes / kWarp; ++warp) mine = fmaxf(mine, of_warp[warp]);
+    for (int warp = 0; warp < kLanes / kWarp; ++warp) mine = pick(mine, of_warp[warp]);
   }
   return mine;
+}
+
+template <int kLanes>
+__device__ float RowLargest(float mine) {
+  return RowBest<kLanes>(mine, [](float a, float b) { return fmaxf(a, b); });
 }
 
 template <int kLanes>

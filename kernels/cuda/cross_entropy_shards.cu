@@ -22,23 +22,6 @@ struct ShardOfClasses {
   bool by_packs;  // rows begin where packs do
 };
 
-// The least of what the kLanes threads of a row have. Once in a kernel, as RowLargest.
-template <int kLanes>
-__device__ int RowLeast(int mine) {
-#pragma unroll
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
-    mine = min(mine, __shfl_xor_sync(kAllLanes, mine, offset));
-  }
-  if constexpr (kLanes > kWarp) {
-    __shared__ int of_warp[kLanes / kWarp];
-    if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp] = mine;
-    __syncthreads();
-#pragma unroll
-    for (int warp = 0; warp < kLanes / kWarp; ++warp) mine = min(mine, of_warp[warp]);
-  }
-  return mine;
-}
-
 // The place of the first logit that is `largest`; -1: there is none.
 template <int kLanes, typename T>
 __device__ int FirstLargest(const T* logits, int classes, int lane, float largest) {
@@ -46,7 +29,7 @@ __device__ int FirstLargest(const T* logits, int classes, int lane, float larges
   for (int c = lane; c < classes && first == INT_MAX; c += kLanes) {
     if (ToFloat(logits[c]) == largest) first = c;
   }
-  first = RowLeast<kLanes>(first);
+  first = RowBest<kLanes>(first, [](int a, int b) { return min(a, b); });
   return first == INT_MAX ? -1 : first;
 }
 
