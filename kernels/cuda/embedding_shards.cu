@@ -27,7 +27,7 @@ struct ShardRows {
   }
 };
 
-ShardRows RowsOf(const Tables& tables, int64_t from, int64_t width) {
+ShardRows ShardRowsOf(const Tables& tables, int64_t from, int64_t width) {
   return {.first = tables.first.As<float>(), .list = tables.list, .from = from, .width = width};
 }
 
@@ -56,7 +56,7 @@ absl::Status CheckPlaces(const Op& op) {
   return absl::UnimplementedError("cuda embedding of shards: more than 2^31 - 1 rows");
 }
 
-bool RowsInPacks(const Tables& tables, int64_t width, const void* y) {
+bool TablesInPacks(const Tables& tables, int64_t width, const void* y) {
   bool aligned = width % kPack<float> == 0 && Aligned(kPackBytes, {y});
   for (int64_t t = 0; t < tables.list.count; ++t) {
     aligned = aligned && Aligned(kPackBytes, {tables.At(t).data});
@@ -69,10 +69,11 @@ bool RowsInPacks(const Tables& tables, int64_t width, const void* y) {
 absl::StatusOr<Kernel> CudaDevice::Bind(const EmbeddingShardsForward& op) {
   if (absl::Status ok = CheckPlaces(op); !ok.ok()) return ok;
   return Kernel{.launch = [op](Stream& stream) {
-    const bool by_packs = RowsInPacks(op.tables, op.width, op.y.data);
+    const bool by_packs = TablesInPacks(op.tables, op.width, op.y.data);
     Launch(stream, {.grid = Blocks(op.places), .block = dim3(kRowThreads)},
            by_packs ? EmbeddingShardsKernel<kPack<float>> : EmbeddingShardsKernel<1>,
-           op.ids.As<int32_t>(), RowsOf(op.tables, op.first, op.width), op.y.As<float>(), op.vocab);
+           op.ids.As<int32_t>(), ShardRowsOf(op.tables, op.first, op.width), op.y.As<float>(),
+           op.vocab);
   }};
 }
 
@@ -81,7 +82,7 @@ absl::StatusOr<Kernel> CudaDevice::Bind(const EmbeddingShardsBackward& op) {
   return Kernel{.launch =
                     [op](Stream& stream) {
                       LaunchRowGradients(stream, op.dy.As<float>(), op.ids.As<int32_t>(),
-                                         RowsOf(op.gradients, op.first, op.width), op.places,
+                                         ShardRowsOf(op.gradients, op.first, op.width), op.places,
                                          op.width, op.vocab,
                                          static_cast<uint64_t*>(stream.scratch));
                     },

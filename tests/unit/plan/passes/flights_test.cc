@@ -52,7 +52,7 @@ std::vector<Plan> PlansOfAll(const v1::JobSpec& spec) {
   return plans;
 }
 
-int64_t BytesOf(const Plan& plan, const std::vector<ShardExchange>& exchanges) {
+int64_t ExchangedBytes(const Plan& plan, const std::vector<ShardExchange>& exchanges) {
   int64_t bytes = 0;
   for (const ShardExchange& exchange : exchanges) {
     for (const TensorId id : exchange.tensors) bytes += plan.tensors[id].bytes();
@@ -88,7 +88,8 @@ TEST(Flights, TakeLessOfWhatIsComputedASecondTime) {
         SCOPED_TRACE(absl::StrCat("rank ", rank, " of ", kept.size(), " in ", stages, " stages"));
         EXPECT_LE(static_cast<double>(plan.summary.activation_bytes()), budget);
         EXPECT_EQ(plan.in_flight, all.in_flight);
-        EXPECT_EQ(BytesOf(plan, plan.micro_exchanges), BytesOf(all, all.micro_exchanges));
+        EXPECT_EQ(ExchangedBytes(plan, plan.micro_exchanges),
+                  ExchangedBytes(all, all.micro_exchanges));
         const auto end = static_cast<int64_t>(plan.micro.size());
         const bool last = plan.host.stage() + 1 == stages;
         EXPECT_EQ(plan.backward_from == end, last);
