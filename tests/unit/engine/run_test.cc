@@ -411,7 +411,7 @@ TEST_F(RunTest, AWrongSpecIsTheUsers) {
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(FaultOf(result.status()), Fault::kSpec);
   spec = SmallGpt(text_, 5);
-  spec.mutable_parallel()->set_tensor(2);
+  spec.mutable_parallel()->set_sequence(2);
   const auto later = RunOnCpu(spec, Root("r"), seen);
   EXPECT_EQ(FaultOf(later.status()), Fault::kUnimplemented);
 }
