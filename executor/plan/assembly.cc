@@ -289,7 +289,8 @@ class Assembly {
     plan_.of_group = std::move(plan_.parameters);
     plan_.parameters.clear();
     plan_.trained_of_group = trained_.trained;
-    TrainedParameters all = std::exchange(trained_, {});
+    const TrainedParameters all = std::exchange(trained_, {});
+    rules_of_group_ = all.rules;
     for (size_t i = 0; i < plan_.of_group.size(); ++i) {
       if (!plan_.host.hosts(graph_[plan_.of_group[i]])) continue;
       plan_.parameters.push_back(plan_.of_group[i]);
@@ -345,20 +346,23 @@ class Assembly {
 
   void AddOptimizerState() {
     for (const char* kind : {"momentum_buffer", "exp_avg", "exp_avg_sq"}) {
-      std::vector<TensorId> state;
+      const auto has = [&](const ParameterRule& rule) {
+        return absl::c_linear_search(StateNames(spec_.optimizer(), rule), kind);
+      };
+      // Kinds are numbered alike on all ranks, also where none of a rank's parameters has one.
       std::vector<bool> has_state;
+      for (const ParameterRule& rule : rules_of_group_) has_state.push_back(has(rule));
+      if (!absl::c_linear_search(has_state, true)) continue;
+      std::vector<TensorId> state;
       for (size_t i = 0; i < plan_.parameters.size(); ++i) {
-        has_state.push_back(
-            absl::c_linear_search(StateNames(spec_.optimizer(), trained_.rules[i]), kind));
         // What is sharded is cut later.
         const bool whole = i >= trained_.dense ? !SharesTables(spec_, trained_, mesh_.data)
                                                : !ShardsOptimizer(spec_, mesh_.data);
-        state.push_back(has_state.back() && whole
+        state.push_back(has(trained_.rules[i]) && whole
                             ? AddCompanion(plan_.parameters[i], TensorKind::kOptimizerState,
                                            absl::StrCat(".", kind))
                             : kNone);
       }
-      if (!absl::c_linear_search(has_state, true)) continue;
       plan_.has_state.push_back(std::move(has_state));
       plan_.optimizer_state_names.push_back(kind);
       plan_.optimizer_state.push_back(std::move(state));
@@ -443,6 +447,7 @@ class Assembly {
   CopyOfWeight copies_;                // in `type_`
   std::vector<StepCopy> step_copies_;  // of those, what a step casts for itself
   TrainedParameters trained_;
+  std::vector<ParameterRule> rules_of_group_;       // by position in plan_.of_group
   absl::flat_hash_set<TensorId> narrow_gradients_;  // parameters whose gradient is of `type_`
   absl::flat_hash_map<TensorId, RowGradient> rows_;
   absl::flat_hash_map<TensorId, TensorId> gradient_of_;

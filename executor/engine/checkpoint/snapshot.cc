@@ -79,8 +79,8 @@ void Snapshot::ForEachElsewhere(const F& f) const {
     if (i >= plan_.trained_of_group) continue;
     if (!hosted && !plan_.averages.empty()) f(kAverages, i, parameter);
     if (hosted && !plan_.state_by_parameter()) continue;
-    for (size_t kind = 0; kind < plan_.optimizer_state.size(); ++kind) {
-      f(static_cast<int64_t>(kind), i, parameter);
+    for (size_t kind = 0; kind < plan_.has_state.size(); ++kind) {
+      if (plan_.has_state[kind][i]) f(static_cast<int64_t>(kind), i, parameter);
     }
   }
 }

@@ -130,7 +130,8 @@ struct Plan {
   std::vector<TensorId> gradients;
   // Per kind, by position; kNone: the parameter has no state of this kind.
   std::vector<std::vector<TensorId>> optimizer_state;
-  std::vector<std::vector<bool>> has_state;        // the same, sharded or not: whether there is any
+  // Of those of the whole group, by place in of_group: whether there is any, whoever has it.
+  std::vector<std::vector<bool>> has_state;
   std::vector<std::string> optimizer_state_names;  // "momentum_buffer", "exp_avg", "exp_avg_sq"
   std::vector<TensorId> averages;  // with training.ema_decay, by position; frozen ones have none
   std::vector<Adapter> adapters;   // of low-rank adaptation; `evaluate` takes them too

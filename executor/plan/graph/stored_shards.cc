@@ -28,14 +28,16 @@ std::vector<PlacedRun> Within(const std::vector<Run>& runs, const Run& wanted) {
 }  // namespace
 
 int64_t BytesElsewhere(const Plan& plan) {
-  const auto kinds = static_cast<int64_t>(plan.optimizer_state.size());
   const int64_t averages = plan.averages.empty() ? 0 : 1;
   int64_t bytes = 0;
   for (size_t i = 0; i < plan.of_group.size(); ++i) {
     const Tensor& parameter = plan.tensors[plan.of_group[i]];
     const bool trained = i < plan.trained_of_group, hosted = plan.host.hosts(parameter);
     if (!hosted) bytes += parameter.bytes() * (trained ? 1 + averages : 1);
-    if (trained && (!hosted || plan.state_by_parameter())) bytes += parameter.bytes() * kinds;
+    if (!trained || (hosted && !plan.state_by_parameter())) continue;
+    for (const std::vector<bool>& of_kind : plan.has_state) {
+      if (of_kind[i]) bytes += parameter.bytes();
+    }
   }
   return bytes;
 }

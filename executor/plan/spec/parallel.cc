@@ -125,9 +125,6 @@ absl::Status CheckCut(const v1::JobSpec& spec, const std::string& axis, int32_t 
     return NotBuilt("spec.parallel.shard", v1::Parallel::Shard_Name(shard) + with,
                     "use NONE or OPTIMIZER");
   }
-  if (spec.optimizer().has_muon()) {
-    return NotBuilt("spec.optimizer", "muon" + with, "use adamw or sgd");
-  }
   if (spec.fine_tune().has_lora()) {
     return NotBuilt("spec.fine_tune.lora", "low-rank adaptation" + with, "use 1");
   }
@@ -151,8 +148,11 @@ absl::Status CheckTensorParallel(const v1::JobSpec& spec) {
                      " shards; expected at most ", kMostLayerShards, ", which is tensor ",
                      std::max<int64_t>(1, kMostLayerShards / layers)));
   }
-  if (spec.optimizer().has_lamb()) {
-    return NotBuilt("spec.optimizer", absl::StrCat("lamb with spec.parallel.tensor ", tensor),
+  // They step whole matrices.
+  if (spec.optimizer().has_lamb() || spec.optimizer().has_muon()) {
+    return NotBuilt("spec.optimizer",
+                    absl::StrCat(spec.optimizer().has_lamb() ? "lamb" : "muon",
+                                 " with spec.parallel.tensor ", tensor),
                     "use adamw or sgd");
   }
   return CheckCut(spec, "tensor", tensor);

@@ -187,6 +187,36 @@ TEST_P(PipelineRun, HasTheSameBitsWithLamb) {
   ExpectSameWeights(spec, {.ranks = 4, .stages = 2});
 }
 
+// Where a layer is frozen, so are all matrices of the first of three stages: rank 0 has no
+// momentum, and writes that of the others.
+TEST_P(PipelineRun, HasTheSameBitsWithMuon) {
+  for (const bool frozen : {false, true}) {
+    v1::JobSpec spec = Spec(4);
+    spec.mutable_optimizer()->mutable_muon();
+    spec.mutable_training()->set_ema_decay(0.9);
+    spec.mutable_checkpoint()->set_every_steps(2);
+    if (frozen) {
+      v1::ParameterGroup& group = *spec.mutable_optimizer()->add_groups();
+      group.set_pattern("*.0.*");
+      group.set_frozen(true);
+    }
+    const std::string name = frozen ? "frozen" : "all";
+    const OnRanks whole(spec, Root(name), Layout{});
+    whole.ExpectOk();
+    ASSERT_EQ(whole.seen.checkpoints.size(), 2u);
+    for (const Layout& layout :
+         {Layout{.ranks = 3, .stages = 3}, Layout{.ranks = 4, .stages = 2}}) {
+      const std::string of = layout.Words();
+      ExpectSameRun(OnRanks(spec, Root(name + of), layout), whole, of);
+      const WrittenCheckpoint& middle = whole.seen.checkpoints[0];
+      const OnRanks resumed(
+          spec, Root(name), layout,
+          RestorePoint{.uri = middle.uri, .manifest_sha256 = middle.manifest_sha256});
+      ExpectSameEnd(resumed, whole, of);
+    }
+  }
+}
+
 // The first layer is drawn anew, and all else is that of a folder, the tied head too.
 TEST_P(PipelineRun, HasTheSameBitsWithTheWeightsOfAnotherModel) {
   const OnRanks source(Spec(3), Root("source"), Layout{});

@@ -136,12 +136,15 @@ TEST(ChooseMesh, CutsAnElasticJobIntoGroupsOfWhichItsLeastSlotsAreAMultiple) {
   EXPECT_TRUE(Choose(spec, BytesWith(spec, v1::Parallel::GRADIENTS)).fits);
 }
 
-// Nothing of it is built with Muon.
+// Of it stages alone are built with Muon.
 TEST(ChooseMesh, SaysWhatWasRefused) {
   v1::JobSpec spec = OnFourSlots();
   spec.mutable_optimizer()->mutable_muon();
   spec = ResolveSpec(spec).value();
-  const ChosenMesh mesh = Choose(spec, BytesOf(spec) - 1);
+  const ChosenMesh stages = Choose(spec, BytesOf(spec) - 1);
+  EXPECT_TRUE(stages.fits) << stages.why;
+  EXPECT_GT(stages.spec.parallel().layout().pipeline(), 1);
+  const ChosenMesh mesh = Choose(spec, 1);
   EXPECT_FALSE(mesh.fits);
   EXPECT_THAT(mesh.why, HasSubstr("; refused: shard GRADIENTS ("));
   EXPECT_THAT(mesh.why, HasSubstr("spec.optimizer: muon with spec.parallel."));
