@@ -83,7 +83,8 @@ class Search {
   // the one of them that lowers it most; false: none does.
   bool KeepAfterAll(const Usage& usage, Choice& kept, Choice& choice) const {
     const size_t n = ops_.tensors().size();
-    const std::vector<int64_t> least = LeastUseIfKept(usage, choice);
+    std::vector<int64_t> least = LeastUseIfKept(usage, choice);
+    AddFurtherFlights(usage, choice, least);
     std::vector<Place> trials;
     for (size_t id = 0; id < n; ++id) {
       const Usage::Span& again = usage.live_ranges[n + id];
@@ -157,15 +158,27 @@ class Search {
     });
   }
 
-  // What each micro-batch in flight has, at the least, whatever is repeated.
-  int64_t CertainInFlight(const Usage& usage) const {
-    int64_t bytes = 0;
-    for (size_t id = 0; id < ops_.tensors().size(); ++id) {
-      const bool certain =
+  // Adds to `least`, by op of `choice`, what further micro-batches in flight have at the least when
+  // it is kept: its results, and what they have whatever is repeated.
+  void AddFurtherFlights(const Usage& usage, const Choice& choice,
+                         std::vector<int64_t>& least) const {
+    if (!ops_.left_before_backward()) return;
+    const size_t n = ops_.tensors().size();
+    int64_t certain = 0;
+    for (size_t id = 0; id < n; ++id) {
+      const bool stays =
           usage.live_ranges[id].last_derived != Usage::kNever || ops_.tensors()[id].sent;
-      if (certain && ops_.Stays(usage, id)) bytes += ops_.tensors()[id].bytes;
+      if (stays && ops_.Stays(usage, id)) certain += ops_.tensors()[id].bytes;
     }
-    return bytes;
+    for (size_t op = 0; op < ops_.forward(); ++op) {
+      if (!choice[op]) continue;
+      int64_t bytes = certain;
+      for (const Place id : ops_.again(op).writes) {
+        const bool needed = usage.live_ranges[n + id].last_derived != Usage::kNever;
+        if (needed) bytes += ops_.tensors()[id].bytes;
+      }
+      least[op] += (ops_.flights() - 1) * bytes;
+    }
   }
 
   // By forward op: what is in use at once, at the least, when this op of `choice` is kept. Then all
@@ -251,11 +264,6 @@ class Search {
     for (size_t i = 0; i < order.size(); ++i) {
       last = std::max(last, highest[i]);
       least[order[i]] = std::max(least[order[i]], last);
-    }
-    if (!ops_.left_before_backward()) return least;
-    const int64_t in_flight = CertainInFlight(usage);
-    for (const size_t op : order) {
-      least[op] += (ops_.flights() - 1) * (in_flight + there(op, forward));
     }
     return least;
   }
