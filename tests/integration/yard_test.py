@@ -460,8 +460,11 @@ class YardTest(unittest.TestCase):
             eventually(lambda: len(nodes.ListNodes(run_services_pb.ListNodesRequest()).nodes) == 2)
             spec["resources"] = {"min_slots": 2, "device": "CPU"}
             name = self.yard.submit(spec).name
-            for step, folder in ((40, None), (90, state)):
-                self.yard.wait_for_step(name, step)
+            for attempt, (step, folder) in enumerate(((40, None), (90, state)), start=1):
+                def trains():  # the step alone may be one of the attempt before
+                    job = self.yard.get(name)
+                    return job.attempt == attempt and job.state == resources_pb.RUNNING and job.step >= step
+                eventually(trains, 60, f"step {step} of attempt {attempt}")
                 for pid in self.yard.training_pids(folder):
                     kill(pid)
             self.yard.wait_for_step(name, 120)
