@@ -98,10 +98,13 @@ std::string RanksText(const v1::JobSpec& spec) {
     }
     const int groups = std::max(1, slots / sharing);
     const int fewest = logical / groups, hosts = (logical + groups - 1) / groups;
-    const std::string what = stages == 1   ? " share the shards of "
-                             : tensor == 1 ? absl::StrCat(" are ", stages, " stages of ")
-                                           : absl::StrCat(" are ", stages, " stages of ", tensor,
-                                                          " that share the shards of ");
+    const std::string share = spec.parallel().layout().sequence()
+                                  ? " share the shards and tokens of "
+                                  : " share the shards of ";
+    const std::string what =
+        stages == 1   ? share
+        : tensor == 1 ? absl::StrCat(" are ", stages, " stages of ")
+                      : absl::StrCat(" are ", stages, " stages of ", tensor, " that", share);
     return absl::StrCat(slots, slots > sharing ? ", of which each " : ", of which ", sharing, what,
                         fewest, hosts > fewest ? absl::StrCat(" or ", hosts) : "",
                         hosts == 1 ? " logical rank" : " logical ranks");

@@ -36,6 +36,7 @@ struct Binder {
   // Embedding tables, or one tensor per table (such as gradients), by their places relative to the
   // first.
   k::Tables At(const std::vector<p::TensorId>& tables, bool takes_row_stride) const {
+    if (tables.empty()) return {};
     k::Tables bound{.first = At(tables[0], takes_row_stride),
                     .list = {.count = static_cast<int64_t>(tables.size())}};
     TY_CHECK(bound.list.count <= k::TableList::kMost, bound.list.count, " tables");

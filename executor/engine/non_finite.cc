@@ -134,6 +134,11 @@ absl::Status NonFiniteSearch::LookAtReceived(const plan::Op& op, int64_t partial
     TY_ASSIGN_OR_RETURN(const std::string bad, Scan(id, partial));
     received_ |= !bad.empty();
   }
+  // Its own rows it has looked at.
+  if (const auto* const all = std::get_if<plan::GatherRows>(&op)) {
+    TY_ASSIGN_OR_RETURN(const std::string bad, Scan(all->y, partial));
+    received_ |= !bad.empty();
+  }
   return absl::OkStatus();
 }
 

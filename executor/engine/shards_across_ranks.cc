@@ -66,24 +66,42 @@ void ShardsAcrossRanks::Receive(int apart, plan::TensorId id, int64_t flight) {
 ShardsAcrossRanks::Rounds ShardsAcrossRanks::RoundsOf(const plan::ShardExchange& exchange,
                                                       int64_t partial, int64_t flight) const {
   const plan::Plan& plan = session_.plan();
+  std::vector<int64_t> ranks = exchange.ranks;
+  for (int rank = 0; rank < group_.size() && exchange.ranks.empty(); ++rank) ranks.push_back(rank);
+  // Of `all` rows, in order, those of the rank at `place` of `ranks`.
+  const auto rows_at = [&](absl::Span<char> all, size_t place) {
+    if (exchange.rows.empty() || all.empty()) return all;
+    int64_t count = 0;
+    for (const plan::Run& rows : exchange.rows) count = std::max(count, rows.end);
+    const int64_t bytes = static_cast<int64_t>(all.size()) / count;
+    const plan::Run& rows = exchange.rows[place];
+    return all.subspan(rows.first * bytes, rows.size() * bytes);
+  };
   std::vector<std::vector<absl::Span<char>>> parts(group_.size());  // by the rank that makes them
-  for (const plan::TensorId id : exchange.tensors) {
-    parts[plan.tensors[id].made_by].push_back(Place(id, partial, flight));
+  absl::Span<char> gathered;
+  if (exchange.gathered != plan::kNone) {
+    gathered = Place(exchange.gathered, partial, flight);
+    for (const int64_t rank : ranks) parts[rank] = {Place(exchange.tensors[0], partial, flight)};
+  } else {
+    for (const plan::TensorId id : exchange.tensors) {
+      parts[plan.tensors[id].made_by].push_back(Place(id, partial, flight));
+    }
   }
   size_t most = 0;
   for (const auto& of_rank : parts) most = std::max(most, of_rank.size());
-  const auto takes_part = [&](int rank) {
-    return exchange.ranks.empty() || std::count(exchange.ranks.begin(), exchange.ranks.end(), rank);
-  };
-  const auto at = [&](int rank, size_t round) {
+  const auto at = [&](int64_t rank, size_t round) {
     return round < parts[rank].size() ? parts[rank][round] : absl::Span<char>();
   };
   Rounds rounds;
   for (size_t i = 0; i < most; ++i) {
     std::vector<Transfer>& round = rounds.emplace_back();
-    for (int rank = 0; rank < group_.size(); ++rank) {
-      if (rank == group_.rank() || !takes_part(rank)) continue;
-      const Transfer transfer{.peer = rank, .send = at(group_.rank(), i), .receive = at(rank, i)};
+    for (size_t place = 0; place < ranks.size(); ++place) {
+      const auto rank = static_cast<int>(ranks[place]);
+      if (rank == group_.rank()) continue;
+      const absl::Span<char> own = at(group_.rank(), i);
+      const Transfer transfer{.peer = rank,
+                              .send = gathered.empty() ? rows_at(own, place) : own,
+                              .receive = gathered.empty() ? at(rank, i) : rows_at(gathered, place)};
       if (!transfer.send.empty() || !transfer.receive.empty()) round.push_back(transfer);
     }
   }

@@ -30,6 +30,7 @@
 #include "executor/plan/passes/shard_optimizer.h"
 #include "executor/plan/passes/shard_parameters.h"
 #include "executor/plan/passes/share_gradients.h"
+#include "executor/plan/passes/share_rows.h"
 #include "executor/plan/passes/share_tables.h"
 #include "executor/plan/passes/stages.h"
 #include "executor/plan/passes/weight_copies.h"
@@ -145,6 +146,7 @@ class Assembly {
     evaluate_links_ =
         HostStage(plan_.host, copies_, {.forward = forward_ops, .loss = loss.size()}, graph_).links;
     JoinCopies(graph_);
+    if (shares_rows()) ShareRows(plan_.host, graph_.ops.size(), evaluate_links_, graph_);
     HostShards(plan_.host, {&copies_}, 0, graph_);
     plan_.evaluate = std::move(graph_.ops);
     graph_.ops.clear();
@@ -218,6 +220,7 @@ class Assembly {
     return HostedBy(plan_.logical_ranks, mesh_.data, mesh_.data - 1).size();
   }
   int64_t tensor() const { return std::max(1, spec_.parallel().tensor()); }
+  bool shares_rows() const { return spec_.parallel().layout().sequence(); }
   // A head and an embedding may be in different stages of a pipeline.
   bool uses_apart() const { return spec_.parallel().pipeline() > 1; }
 
@@ -397,6 +400,7 @@ class Assembly {
     const HostedStage stage = HostStage(plan_.host, copies_, all, graph_);
     plan_.links = stage.links;
     forward_ops_ = stage.forward - JoinCopies(graph_);
+    if (shares_rows()) forward_ops_ = ShareRows(plan_.host, forward_ops_, plan_.links, graph_);
     const HostedOps hosted =
         HostShards(plan_.host, {&copies_, &gradient_of_}, forward_ops_, graph_);
     forward_ops_ = hosted.first;

@@ -36,6 +36,8 @@ v1::JobSpec On(v1::JobSpec spec, const JobLayout& layout) {
   v1::Layout& ranks = *spec.mutable_parallel()->mutable_layout();
   ranks.set_tensor(layout.group.tensor);  // ResolveSpec leaves out what is 1
   ranks.set_pipeline(layout.group.pipeline);
+  // Of ranks that have one shard each.
+  if (layout.group.tensor != spec.parallel().tensor()) ranks.clear_sequence();
   return spec;
 }
 
@@ -184,6 +186,7 @@ absl::StatusOr<v1::LayoutPlan> PlanLayout(const v1::JobSpec& spec, const DataFac
   const RankGroup& group = layout.group;
   if (spec.parallel().tensor() > 1) told.mutable_layout()->set_tensor(group.tensor);
   if (spec.parallel().pipeline() > 1) told.mutable_layout()->set_pipeline(group.pipeline);
+  if (On(spec, layout).parallel().layout().sequence()) told.mutable_layout()->set_sequence(true);
   const absl::StatusOr<Plan> plan = ResolveAndBuild(On(spec, layout), facts);
   // Not so many slots, or a budget of memory that so few cannot hold.
   if (absl::IsInvalidArgument(plan.status()) || absl::IsUnimplemented(plan.status())) {

@@ -15,6 +15,7 @@ constexpr int64_t kPerDraw = 4;  // elements of one Philox call
 // Elements [begin, begin + n) of a sample, wherever a call begins.
 template <typename T>
 void DropAnywhere(void (*drop)(const DropoutRange<T>&), const DropoutRange<T>& range) {
+  if (range.begin % kPerDraw == 0) return drop(range);
   constexpr int64_t kPiece = 256;
   T piece[kPiece + kPerDraw] = {};
   for (int64_t done = 0; done < range.n; done += kPiece) {
@@ -42,16 +43,17 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const Dropout& op) {
       if (op.cols > 0) {
         const int64_t rows = op.per_sample / op.cols;
         const int64_t grain = std::max<int64_t>(1, kPiece / op.cols);
-        ParallelRuns(threads, op.samples * rows, grain, [&](int64_t first, int64_t last) {
+        ParallelRuns(threads, op.rows_here(), grain, [&](int64_t first, int64_t last) {
           for (int64_t i = first; i < last; ++i) {
+            const int64_t row = op.first_row + i;  // of all samples
             DropAnywhere(run, {.x = op.x.As<T>() + i * op.cols,
                                .y = op.y.As<T>() + i * op.cols,
-                               .begin = i % rows * op.all_cols + op.first_col,
+                               .begin = row % rows * op.all_cols + op.first_col,
                                .n = op.cols,
                                .seed = state.seed,
                                .stream = op.stream,
                                .step = state.step,
-                               .sample = state.first_sample + i / rows,
+                               .sample = state.first_sample + row / rows,
                                .p = op.p});
           }
         });

@@ -8,26 +8,27 @@
 namespace trainyard::kernels::cuda {
 namespace {
 
-// Buffers that lie in one run of memory: each starts as many times 4 bytes behind `first`.
+// Where each of several buffers begins.
 struct PartsInMemory {
-  char* first;
-  TableList list;
+  int count = 0;
+  void* begin[TableList::kMost] = {};
 
   template <typename T>
   __device__ T* At(int i) const {
-    return reinterpret_cast<T*>(first + 4 * list.start[i]);
+    return static_cast<T*>(begin[i]);
+  }
+  bool aligned() const {
+    for (int i = 0; i < count; ++i) {
+      if (!Aligned(kPackBytes, {begin[i]})) return false;
+    }
+    return true;
   }
 };
 
 PartsInMemory InMemory(const Tables& parts) {
-  return {static_cast<char*>(parts.first.data), parts.list};
-}
-
-bool AllAligned(const Tables& parts) {
-  for (int64_t i = 0; i < parts.list.count; ++i) {
-    if (!Aligned(kPackBytes, {parts.At(i).data})) return false;
-  }
-  return true;
+  PartsInMemory all;
+  for (int64_t i = 0; i < parts.list.count; ++i) all.begin[all.count++] = parts.At(i).data;
+  return all;
 }
 
 // A thread per pack of y. It writes what it alone has read: y may be one of the parts.
@@ -38,7 +39,7 @@ __global__ void __launch_bounds__(kThreads)
   if (i >= packs) return;
   const int64_t at = i * kPackSize;
   float sum[kPackSize];
-  SumInTree<kCount>(static_cast<int>(parts.list.count), sum, [&](int part, float(&to)[kPackSize]) {
+  SumInTree<kCount>(parts.count, sum, [&](int part, float(&to)[kPackSize]) {
     Pack<T, kPackSize> read;
     read.Load(parts.At<T>(part) + at);
 #pragma unroll
@@ -61,40 +62,52 @@ __global__ void __launch_bounds__(kThreads)
   if (i >= packs) return;
   Pack<T, kPackSize> read;
   read.Load(x + i * kPackSize);
-  for (int copy = 0; copy < copies.list.count; ++copy) {
+  for (int copy = 0; copy < copies.count; ++copy) {
     read.Store(copies.At<T>(copy) + i * kPackSize);
   }
+}
+
+// y [rows, cols] = the sum of `parts` + bias.
+template <typename Op>
+Kernel SumOfParts(const Op& op, const PartsInMemory& parts) {
+  return ForElement(op.y.dtype, [&]<typename T>() {
+    const auto with = [&]<int kPackSize>() {
+      return WithCount(parts.count, [&]<int kCount>() {
+        return Kernel{.launch = [op, parts](Stream& stream) {
+          const int64_t packs = op.rows * op.cols / kPackSize;
+          Launch(stream, {.grid = Blocks(CeilDiv(packs, kThreads))},
+                 AddPartsKernel<T, kPackSize, kCount>, parts, OptionalAs<float>(op.bias),
+                 op.y.template As<T>(), packs, op.cols);
+        }};
+      });
+    };
+    const bool by_packs =
+        op.cols % kPack<T> == 0 && parts.aligned() && Aligned(kPackBytes, {op.y.data});
+    return by_packs ? with.template operator()<kPack<T>>() : with.template operator()<1>();
+  });
 }
 
 }  // namespace
 
 absl::StatusOr<Kernel> CudaDevice::Bind(const AddParts& op) {
-  return ForElement(op.y.dtype, [&]<typename T>() {
-    const auto with = [&]<int kPackSize>() {
-      return WithCount(op.parts.list.count, [&]<int kCount>() {
-        return Kernel{.launch = [op](Stream& stream) {
-          const int64_t packs = op.rows * op.cols / kPackSize;
-          Launch(stream, {.grid = Blocks(CeilDiv(packs, kThreads))},
-                 AddPartsKernel<T, kPackSize, kCount>, InMemory(op.parts),
-                 OptionalAs<float>(op.bias), op.y.As<T>(), packs, op.cols);
-        }};
-      });
-    };
-    const bool by_packs =
-        op.cols % kPack<T> == 0 && AllAligned(op.parts) && Aligned(kPackBytes, {op.y.data});
-    return by_packs ? with.template operator()<kPack<T>>() : with.template operator()<1>();
-  });
+  return SumOfParts(op, InMemory(op.parts));
+}
+
+absl::StatusOr<Kernel> CudaDevice::Bind(const AddRows& op) {
+  PartsInMemory parts;
+  for (int64_t i = 0; i < op.count(); ++i) parts.begin[parts.count++] = op.Part(i).data;
+  return SumOfParts(op, parts);
 }
 
 absl::StatusOr<Kernel> CudaDevice::Bind(const Spread& op) {
   return ForElement(op.x.dtype, [&]<typename T>() {
-    return Kernel{.launch = [op](Stream& stream) {
+    return Kernel{.launch = [op, copies = InMemory(op.copies)](Stream& stream) {
       const bool by_packs =
-          op.n % kPack<T> == 0 && AllAligned(op.copies) && Aligned(kPackBytes, {op.x.data});
+          op.n % kPack<T> == 0 && copies.aligned() && Aligned(kPackBytes, {op.x.data});
       const int64_t packs = by_packs ? op.n / kPack<T> : op.n;
       Launch(stream, {.grid = Blocks(CeilDiv(packs, kThreads))},
-             by_packs ? SpreadKernel<T, kPack<T>> : SpreadKernel<T, 1>, op.x.As<T>(),
-             InMemory(op.copies), packs);
+             by_packs ? SpreadKernel<T, kPack<T>> : SpreadKernel<T, 1>, op.x.As<T>(), copies,
+             packs);
     }};
   });
 }

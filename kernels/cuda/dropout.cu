@@ -43,12 +43,13 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Some columns of a matrix: x, y [samples, rows, cols], of which column 0 is column first_col of
-// all_cols. Where draws begin in a row depends on the row.
+// Some columns of matrices of `rows` rows each, one behind the other: x, y [rows_here, cols], of
+// which row 0 is row first_row of all, and column 0 column first_col of all_cols. Where draws begin
+// in a row depends on the row.
 struct DropoutColumns {
   const StepState* state;
   uint32_t stream;
-  int64_t samples, rows, cols, first_col, all_cols;
+  int64_t rows, rows_here, first_row, cols, first_col, all_cols;
   float p, scale;
 
   // The draws of a row are at most so many.
@@ -60,9 +61,9 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads)
     DropoutColumnsKernel(const T* x, T* y, DropoutColumns a) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= a.samples * a.rows * a.draws_each()) return;
+  if (i >= a.rows_here * a.draws_each()) return;
   const RowAndCol at = RowAndColOf(i, a.draws_each());
-  const RowAndCol of_sample = RowAndColOf(at.row, a.rows);  // sample, row
+  const RowAndCol of_sample = RowAndColOf(a.first_row + at.row, a.rows);  // sample, row
   const int64_t begin = of_sample.col * a.all_cols + a.first_col, end = begin + a.cols;
   const int64_t draw = begin / kPerDraw + at.col;
   const Random4 random = StepRandom(a.state->seed, a.stream, a.state->step,
@@ -81,15 +82,16 @@ template <typename T>
 Kernel DropSomeColumns(const Dropout& op) {
   const DropoutColumns columns = {.state = StepStateOf(op.state),
                                   .stream = op.stream,
-                                  .samples = op.samples,
                                   .rows = op.per_sample / op.cols,
+                                  .rows_here = op.rows_here(),
+                                  .first_row = op.first_row,
                                   .cols = op.cols,
                                   .first_col = op.first_col,
                                   .all_cols = op.all_cols,
                                   .p = op.p,
                                   .scale = 1.0f / (1.0f - op.p)};
   return Kernel{.launch = [columns, x = op.x.As<T>(), y = op.y.As<T>()](Stream& stream) {
-    const int64_t draws = columns.samples * columns.rows * columns.draws_each();
+    const int64_t draws = columns.rows_here * columns.draws_each();
     Launch(stream, {.grid = Blocks(CeilDiv(draws, kThreads))}, DropoutColumnsKernel<T>, x, y,
            columns);
   }};

@@ -8,6 +8,7 @@
 #include "kernels/ops/add_bias.h"
 #include "kernels/ops/add_parts.h"
 #include "kernels/ops/add_product.h"
+#include "kernels/ops/arrive.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/batch_norm.h"
 #include "kernels/ops/binary_cross_entropy.h"
@@ -36,6 +37,7 @@
 #include "kernels/ops/pool.h"
 #include "kernels/ops/rotary.h"
 #include "kernels/ops/row_optimizer.h"
+#include "kernels/ops/rows.h"
 #include "kernels/ops/soft_cap.h"
 #include "kernels/ops/swiglu.h"
 #include "kernels/ops/transpose.h"
@@ -52,6 +54,8 @@
   X(AddLeaves)                    \
   X(AddParts)                     \
   X(AddProduct)                   \
+  X(AddRows)                      \
+  X(Arrive)                       \
   X(AttentionBackward)            \
   X(AttentionForward)             \
   X(BatchNormBackward)            \
@@ -81,6 +85,7 @@
   X(EmbeddingTablesBackward)      \
   X(EmbeddingTablesForward)       \
   X(Fold)                         \
+  X(GatherRows)                   \
   X(InteractionBackward)          \
   X(InteractionForward)           \
   X(KeepRows)                     \
@@ -109,6 +114,7 @@
   X(Sum)                          \
   X(SwiGluBackward)               \
   X(SwiGluForward)                \
+  X(TakeRows)                     \
   X(Transpose)                    \
   X(Zero)
 

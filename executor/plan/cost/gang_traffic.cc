@@ -78,7 +78,17 @@ int64_t SentToGroup(const Plan& plan, const std::vector<ShardExchange>& exchange
     const auto ranks = static_cast<int64_t>(exchange.ranks.size());
     const int64_t others = (ranks == 0 ? plan.host.ranks : ranks) - 1;
     for (const TensorId id : exchange.tensors) {
-      if (plan.tensors[id].made_by == plan.host.rank) bytes += others * plan.tensors[id].bytes();
+      const Tensor& tensor = plan.tensors[id];
+      if (exchange.gathered != kNone) {
+        bytes += others * tensor.bytes();
+      } else if (tensor.made_by == plan.host.rank && exchange.rows.empty()) {
+        bytes += others * tensor.bytes();
+      } else if (tensor.made_by == plan.host.rank) {
+        int64_t rows = 0;
+        for (const Run& run : exchange.rows) rows += run.size();
+        const int64_t own = exchange.rows[plan.host.place()].size();
+        bytes += tensor.bytes() / rows * (rows - own);
+      }
     }
   }
   return bytes;

@@ -24,6 +24,15 @@ struct Rules<AddParts> : ForwardOp, NoScratch {
 };
 
 template <>
+struct Rules<AddRows> : BackwardOp, NoScratch {
+  static InPlace InPlacePairs(const AddRows& o) {
+    InPlace pairs;
+    for (const TensorId part : o.received) pairs.emplace_back(part, o.y);
+    return pairs;
+  }
+};
+
+template <>
 struct Rules<Spread> : ForwardOp, NoScratch {
   static constexpr bool kReadsNarrow = true;
 

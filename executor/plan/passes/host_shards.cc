@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "executor/plan/ops/op.h"
+#include "executor/plan/passes/share_rows.h"
 #include "storage/base/status.h"
 
 namespace trainyard::plan {
@@ -61,6 +62,24 @@ class Hosting {
     kept.push_back(std::move(op));
   }
 
+  // Of parts that others make, a rank is sent the rows that it adds up.
+  void HostOp(AddRows& op, std::vector<Op>& kept) {
+    AddRows own = op;
+    own.made.clear();
+    for (const TensorId part : op.made) {
+      Exchange(part);
+      const bool first = own.made.empty();
+      if (mine(made_by_[part])) {
+        if (first) own.first_made = static_cast<int64_t>(own.received.size());
+        own.made.push_back(part);
+      } else {
+        graph_.tensors[part].dims = {op.rows, op.cols};
+        own.received.push_back(part);
+      }
+    }
+    kept.push_back(std::move(own));
+  }
+
   void HostOp(CrossEntropyOfShards& op, std::vector<Op>& kept) {
     for (const TensorId statistics : op.statistics) Exchange(statistics);
     kept.push_back(std::move(op));
@@ -92,18 +111,18 @@ class Hosting {
     return hosted;
   }
 
+  // Where rows are shared out, op.y has those of this rank alone.
   void HostOp(EmbeddingShardsForward& op, std::vector<Op>& kept) {
-    AddParts all{.y = op.y, .rows = op.places, .cols = op.width};
+    std::vector<TensorId> parts;
     for (int64_t place = 0; place < host_.in_stage(); ++place) {
       const Hosted hosted = HostedBy(place, op.tables);
       if (hosted.tables.empty()) continue;
       Tensor rows = graph_[op.y];
       absl::StrAppend(&rows.name, " (of rank ", RankAt(place), ")");
-      rows.made_by = RankAt(place);
-      if (!mine(place)) rows.kind = TensorKind::kReceived;
+      rows.dims = {op.places, op.width};
       const TensorId part = graph_.Add(std::move(rows));
       made_by_.push_back(place);
-      all.parts.push_back(part);
+      parts.push_back(part);
       if (!mine(place)) continue;
       EmbeddingShardsForward own = op;
       own.y = part;
@@ -111,7 +130,17 @@ class Hosting {
       own.first = hosted.first;
       kept.push_back(std::move(own));
     }
-    kept.push_back(std::move(all));
+    const Run rows = RowsAt(host_, host_.place(), op.places);
+    if (graph_[op.y].dims[0] == op.places) {
+      AddParts all{.parts = std::move(parts), .y = op.y, .rows = op.places, .cols = op.width};
+      return HostOp(all, kept);
+    }
+    AddRows all{.made = std::move(parts),
+                .y = op.y,
+                .rows = rows.size(),
+                .cols = op.width,
+                .first_row = rows.first};
+    HostOp(all, kept);
   }
 
   void HostOp(EmbeddingShardsBackward& op, std::vector<Op>& kept) {
@@ -153,6 +182,13 @@ std::vector<ShardExchange> ShardExchanges(const ShardHost& host, const std::vect
   for (int64_t place = 0; place < host.in_stage() && host.stages > 1; ++place) {
     ranks.push_back(host.stage() * host.in_stage() + place);
   }
+  const auto rows_of = [&](int64_t all) {
+    std::vector<Run> rows;
+    for (int64_t place = 0; place < host.in_stage(); ++place) {
+      rows.push_back(RowsAt(host, place, all));
+    }
+    return rows;
+  };
   std::vector<ShardExchange> exchanges;
   absl::flat_hash_set<TensorId> exchanged;  // what is summed a second time is there
   for (size_t i = 0; i < ops.size(); ++i) {
@@ -165,6 +201,16 @@ std::vector<ShardExchange> ShardExchanges(const ShardHost& host, const std::vect
     };
     if (const auto* const sum = std::get_if<AddParts>(&ops[i])) add(sum->parts);
     if (const auto* const loss = std::get_if<CrossEntropyOfShards>(&ops[i])) add(loss->statistics);
+    if (const auto* const sum = std::get_if<AddRows>(&ops[i])) {
+      add(sum->made);
+      add(sum->received);
+      if (!sum->made.empty()) exchange.rows = rows_of(tensors[sum->made[0]].elements() / sum->cols);
+    }
+    if (const auto* const all = std::get_if<GatherRows>(&ops[i])) {
+      exchange.tensors = {all->x};
+      exchange.gathered = all->y;
+      exchange.rows = rows_of(tensors[all->y].elements() / all->cols);
+    }
     if (!exchange.tensors.empty()) exchanges.push_back(std::move(exchange));
   }
   return exchanges;

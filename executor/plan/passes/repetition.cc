@@ -31,8 +31,10 @@ OpView View(const Graph& graph, const std::vector<Place>& places, const Op& op) 
   return view;
 }
 
-// The op that computes the same a second time; none: it would change more than activations.
+// The op that computes the same a second time; none: it would change more than activations, or need
+// other ranks, which choose by themselves what they compute twice.
 std::optional<Op> RecomputedForm(const Graph& graph, const Op& first) {
+  if (std::holds_alternative<GatherRows>(first)) return std::nullopt;
   Op op = RecomputedOp(first);
   bool pure = true;
   VisitOperands(op, [&](TensorId id, Access access) {

@@ -181,6 +181,11 @@ HostedStage HostStage(const ShardHost& host, const CopyOfWeight& copies, const S
     graph.tensors[links.from_before].made_by = host.rank - host.in_stage();
   }
   if (links.to_after != kNone) graph.tensors[links.to_after].made_by = host.rank;
+  if (links.from_after != kNone) {
+    // It is received before the backward pass, which may begin with ops of other passes.
+    const auto backward = graph.ops.begin() + static_cast<std::ptrdiff_t>(hosted.forward);
+    graph.ops.insert(backward, Arrive{.x = links.from_after});
+  }
   return hosted;
 }
 

@@ -26,7 +26,8 @@ struct StagedGraph {
 };
 
 // Leaves out of graph.ops what belongs to other stages than that of `host`; what it needs of them
-// is received (TensorKind::kReceived).
+// is received (TensorKind::kReceived), in the backward pass before its first op, which says so
+// (Arrive).
 struct HostedStage {
   size_t forward = 0;  // how many of the forward ops are left
   double flops_elsewhere = 0;

@@ -31,6 +31,16 @@ absl::Status CheckLayout(const v1::Parallel& parallel) {
                    "]: in so many stages the layers are cut, and spec.parallel.pipeline says how "
                    "many there may be");
   }
+  if (layout.sequence() && layout.tensor() <= 1) {
+    return Invalid(at + "sequence", "true: ranks that share shards share out tokens too, and with ",
+                   at, "tensor 1 no ranks do; leave it out, or set that to spec.parallel.tensor");
+  }
+  if (layout.sequence() && layout.tensor() != parallel.tensor()) {
+    return NotBuilt(at + "sequence",
+                    absl::StrCat("tokens shared out among ", layout.tensor(), " ranks that have ",
+                                 parallel.tensor(), " shards"),
+                    absl::StrCat("set ", at, "tensor to ", parallel.tensor(), ", or leave it out"));
+  }
   return absl::OkStatus();
 }
 
@@ -75,8 +85,10 @@ absl::Status ResolveParallel(v1::Parallel& parallel, int64_t slots) {
   }
   TY_RETURN_IF_ERROR(CheckAtLeast(at + "sequence", parallel.sequence(), 1));
   if (parallel.sequence() > 1) {
-    return NotBuilt(at + "sequence", absl::StrCat(parallel.sequence(), " sequence-parallel ranks"),
-                    "use 1");
+    return NotBuilt(
+        at + "sequence",
+        absl::StrCat("an axis of ", parallel.sequence(), " ranks that share out tokens alone"),
+        "with spec.parallel.layout.sequence true those do it that share shards");
   }
   const double timeout = parallel.progress_timeout_seconds();
   if (parallel.has_progress_timeout_seconds() && !(timeout >= 1 && timeout <= 86400)) {

@@ -145,9 +145,16 @@ TEST(TrafficOfShards, IsWhatThePlanSays) {
       "llama",
       "model { llama { layers: 2 heads: 4 kv_heads: 2 width: 16 context: 8 mlp_width: 21 } } "
       "parallel { tensor: 4 }"};
-  for (const auto& [ranks, sharing] : {std::pair{2, 2}, {4, 4}, {4, 2}, {6, 3}, {5, 1}}) {
+  struct Layout {
+    int ranks, sharing;
+    bool sequence = false;
+  };
+  for (const auto& [ranks, sharing, sequence] :
+       {Layout{2, 2}, {4, 4}, {4, 2}, {6, 3}, {5, 1}, {4, 4, true}, {8, 4, true}}) {
     for (const auto shard : {v1::Parallel::NONE, v1::Parallel::OPTIMIZER}) {
       v1::JobSpec spec = EightRanks(llama, folder.path(), ranks, shard, sharing);
+      spec.mutable_parallel()->mutable_layout()->set_sequence(sequence);
+      spec = plan::ResolveSpec(spec).value();
       const auto dataset = data::OpenDataset(spec.data(), plan::WindowingOf(spec.model())).value();
       InThreads(ranks, [&, sharing = sharing, ranks = ranks](Communicator& communicator) {
         const plan::Plan plan =

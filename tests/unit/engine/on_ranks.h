@@ -17,12 +17,14 @@
 namespace trainyard::engine {
 
 // Ranks, of which each `stages` times `sharing` share some logical ranks: `sharing` the shards of
-// each stage of their layers.
+// each stage of their layers, and with `sequence` the tokens of what belongs to no shard.
 struct Layout {
   int ranks = 1, sharing = 1, stages = 1;
+  bool sequence = false;
 
   std::string Words() const {
-    return absl::StrCat(" on ", ranks, ", ", sharing, " share, ", stages, " stages");
+    return absl::StrCat(" on ", ranks, ", ", sharing, " share", sequence ? " tokens too" : "", ", ",
+                        stages, " stages");
   }
 };
 
@@ -36,6 +38,7 @@ class OnRanks {
     v1::Layout& told = *spec.mutable_parallel()->mutable_layout();
     told.set_tensor(layout.sharing);
     told.set_pipeline(layout.stages);
+    told.set_sequence(layout.sequence);
     InThreads(layout.ranks, [&](Communicator& communicator) {
       const auto device = kernels::OpenCpu(1).value();
       RecordingObserver other;

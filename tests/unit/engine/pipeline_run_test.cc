@@ -119,7 +119,9 @@ TEST_P(PipelineRun, HasTheSameBitsWithShards) {
     for (const Layout& layout :
          {Layout{.ranks = 4, .sharing = 2, .stages = 2},
           Layout{.ranks = 6, .sharing = 2, .stages = 3},
-          Layout{.ranks = 8, .sharing = 2, .stages = 2}, Layout{.ranks = 2, .stages = 2}}) {
+          Layout{.ranks = 8, .sharing = 2, .stages = 2}, Layout{.ranks = 2, .stages = 2},
+          Layout{.ranks = 4, .sharing = 2, .stages = 2, .sequence = true},
+          Layout{.ranks = 6, .sharing = 2, .stages = 3, .sequence = true}}) {
       const std::string of = layout.Words();
       const OnRanks gang(spec, Root(name + of), layout);
       ExpectSameRun(gang, whole, of);
@@ -141,7 +143,8 @@ TEST_P(PipelineRun, RecomputesWithTheSameBits) {
     spec.mutable_training()->mutable_recompute()->set_activation_share(0.8);
     for (const Layout& layout :
          {Layout{.ranks = 2, .stages = 2}, Layout{.ranks = 3, .stages = 3},
-          Layout{.ranks = 6, .sharing = 2, .stages = 3}, Layout{.ranks = 4, .stages = 2}}) {
+          Layout{.ranks = 6, .sharing = 2, .stages = 3}, Layout{.ranks = 4, .stages = 2},
+          Layout{.ranks = 4, .sharing = 2, .stages = 2, .sequence = true}}) {
       const std::string of = layout.Words();
       const OnRanks gang(spec, Root(name + of), layout);
       ExpectSameRun(gang, whole, of);

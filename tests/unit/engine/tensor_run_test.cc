@@ -175,6 +175,58 @@ TEST_P(TensorRun, RecomputesWithTheSameBitsOnRanksThatShareTheShards) {
   }
 }
 
+// Also of micro-batches whose tokens no number of ranks divides.
+TEST_P(TensorRun, HasTheSameBitsOnRanksThatShareTheTokensToo) {
+  for (const int tensor : {2, 3, 4}) {
+    for (const auto compute : {v1::Precision::FP32, v1::Precision::BF16, v1::Precision::FP16}) {
+      v1::JobSpec spec = Spec(4, tensor);
+      spec.mutable_parallel()->set_logical_ranks(2);
+      spec.mutable_precision()->set_compute(compute);
+      spec.mutable_training()->set_ema_decay(0.9);
+      spec.mutable_checkpoint()->set_every_steps(2);
+      spec.mutable_evaluation()->set_every_steps(2);
+      const std::string name = absl::StrCat(tensor, " in ", compute);
+      RecordingObserver whole;
+      MustRun(spec, name, whole);
+      ASSERT_EQ(whole.checkpoints.size(), 2u);
+      for (const int groups : {1, 2}) {
+        const OnRanks gang(spec, Root(absl::StrCat(name, " on ", groups)),
+                           Layout{.ranks = groups * tensor, .sharing = tensor, .sequence = true});
+        gang.ExpectOk();
+        EXPECT_EQ(gang.seen.TrainLosses(), whole.TrainLosses()) << name;
+        EXPECT_EQ(gang.seen.Evaluations(), whole.Evaluations()) << name;
+        ASSERT_EQ(gang.seen.checkpoints.size(), 2u) << name;
+        for (const size_t i : {0, 1}) {
+          for (const char* file :
+               {"model.safetensors", "ema.safetensors", "trainer_state/optimizer.safetensors"}) {
+            const std::string expected = FileOf(whole.checkpoints[i], file);
+            EXPECT_FALSE(expected.empty()) << file;
+            EXPECT_TRUE(FileOf(gang.seen.checkpoints[i], file) == expected) << file << name;
+          }
+        }
+      }
+    }
+  }
+}
+
+// What is computed twice goes by each rank's own budget, in which it has fewer tokens.
+TEST_P(TensorRun, RecomputesWithTheSameBitsOnRanksThatShareTheTokens) {
+  v1::JobSpec spec = Spec(3, 4);
+  spec.mutable_parallel()->set_logical_ranks(1);
+  RecordingObserver kept;
+  MustRun(spec, "kept", kept);
+  spec.mutable_evaluation()->set_batch_size(1);  // or that is what takes most
+  for (const double share : {0.9, 0.76}) {
+    spec.mutable_training()->mutable_recompute()->set_activation_share(share);
+    const OnRanks gang(spec, Root(absl::StrCat("recomputed ", share)),
+                       Layout{.ranks = 4, .sharing = 4, .sequence = true});
+    gang.ExpectOk();
+    ASSERT_FALSE(gang.seen.checkpoints.empty());
+    EXPECT_EQ(gang.seen.checkpoints.back().weights_sha256, kept.checkpoints.back().weights_sha256);
+    EXPECT_EQ(gang.seen.TrainLosses(), kept.TrainLosses());
+  }
+}
+
 TEST_P(TensorRun, HasTheSameBitsOnRanksThatShareTheShards) {
   for (const auto compute : {v1::Precision::FP32, v1::Precision::BF16, v1::Precision::FP16}) {
     v1::JobSpec spec = Spec(4, 4);
@@ -326,8 +378,9 @@ TEST_P(TensorRun, SkipsTheSameStepsOnRanksThatShareTheShards) {
   EXPECT_GT(skipped, 0) << "the loss scale is too low for this test";
   for (const auto shard : {v1::Parallel::NONE, v1::Parallel::OPTIMIZER}) {
     spec.mutable_parallel()->set_shard(shard);
-    for (const auto& [ranks, sharing] : {std::pair{2, 2}, {4, 2}}) {
-      const OnRanks gang(spec, Root("on" + std::to_string(ranks)), ranks, sharing);
+    for (const Layout& layout : {Layout{.ranks = 2, .sharing = 2}, Layout{.ranks = 4, .sharing = 2},
+                                 Layout{.ranks = 4, .sharing = 4, .sequence = true}}) {
+      const OnRanks gang(spec, Root(layout.Words()), layout);
       gang.ExpectOk();
       ASSERT_FALSE(gang.seen.checkpoints.empty());
       EXPECT_EQ(gang.seen.TrainLosses(), whole.TrainLosses());
@@ -345,8 +398,10 @@ TEST_P(TensorRun, NamesWhatIsNotFiniteOnRanksThatShareTheShards) {
   spec.mutable_schedule()->set_warmup_steps(0);
   for (const auto shard : {v1::Parallel::NONE, v1::Parallel::OPTIMIZER}) {
     spec.mutable_parallel()->set_shard(shard);
-    for (const auto& [ranks, sharing] : {std::pair{2, 2}, {4, 2}, {2, 1}}) {
-      const OnRanks gang(spec, Root("on" + std::to_string(ranks)), ranks, sharing);
+    for (const Layout& layout :
+         {Layout{.ranks = 2, .sharing = 2}, Layout{.ranks = 4, .sharing = 2}, Layout{.ranks = 2},
+          Layout{.ranks = 4, .sharing = 4, .sequence = true}}) {
+      const OnRanks gang(spec, Root(layout.Words()), layout);
       EXPECT_EQ(FaultOf(gang.ended[0]), Fault::kNumeric) << gang.ended[0];
       EXPECT_THAT(std::string(gang.ended[0].message()), testing::HasSubstr("value "));
       for (const absl::Status& ended : gang.ended) EXPECT_EQ(ended, gang.ended[0]);
@@ -365,10 +420,13 @@ TEST(TensorRunOfFewTokens, HasTheSameBits) {
   spec.mutable_parallel()->set_logical_ranks(1);
   RecordingObserver whole;
   ASSERT_TRUE(RunOnCpu(spec, folder.path() + "/whole", whole).ok());
-  const OnRanks gang(spec, folder.path() + "/shared", 4, 4);
-  gang.ExpectOk();
-  ASSERT_FALSE(gang.seen.checkpoints.empty());
-  EXPECT_EQ(gang.seen.checkpoints.back().weights_sha256, whole.checkpoints.back().weights_sha256);
+  for (const bool sequence : {false, true}) {
+    const OnRanks gang(spec, folder.path() + (sequence ? "/tokens too" : "/shared"),
+                       Layout{.ranks = 4, .sharing = 4, .sequence = sequence});
+    gang.ExpectOk();
+    ASSERT_FALSE(gang.seen.checkpoints.empty());
+    EXPECT_EQ(gang.seen.checkpoints.back().weights_sha256, whole.checkpoints.back().weights_sha256);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(

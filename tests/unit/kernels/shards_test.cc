@@ -72,6 +72,69 @@ TEST_P(ShardsTest, PartsAreAddedInTheTreeAndRoundedOnce) {
   }
 }
 
+// A rank that makes parts number 1 and 2 of five is sent the others' rows, and has all of these.
+TEST_P(ShardsTest, RowsOfPartsAreAddedAsPartsAre) {
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const int64_t cols : {7, 64, 1030}) {
+      const int64_t rows = 5, first = 3, own = 2, all = rows * cols;
+      const Parts parts = Make(type, std::vector<int64_t>(5, all));
+      const Parts made = Make(type, {all, all}),
+                  received = Make(type, {own * cols, own * cols, own * cols});
+      for (int64_t i = 0; i < 5; ++i) {
+        Put(bench_.Elements(type, RandomVec(all, static_cast<int>(i))), parts.At(i), all);
+        const bool mine = i == 1 || i == 2;
+        if (mine) Put(parts.At(i), made.At(i - 1), all);
+        if (!mine) {
+          Put(parts.At(i).From(first * cols), received.At(i == 0 ? 0 : i - 2), own * cols);
+        }
+      }
+      const Buffer bias = bench_.Floats(RandomVec(cols, 99));
+      const Buffer y = bench_.Elements(type, Vec(all, 0));
+      bench_.Run(AddParts{.parts = parts.tables, .bias = bias, .y = y, .rows = rows, .cols = cols});
+      const Vec sums = Bench::Read(y, all);
+      const Vec expected(sums.begin() + first * cols, sums.begin() + (first + own) * cols);
+      const Buffer some = bench_.Elements(type, Vec(own * cols, 0));
+      AddRows op{.made = made.tables,
+                 .received = received.tables,
+                 .bias = bias,
+                 .y = some,
+                 .rows = own,
+                 .cols = cols,
+                 .first_row = first,
+                 .first_made = 1};
+      bench_.Run(op);
+      EXPECT_EQ(Bench::Read(some, own * cols), expected);
+      op.y = received.At(2);
+      bench_.Run(op);
+      EXPECT_EQ(Bench::Read(op.y, own * cols), expected) << "in place of the last received";
+    }
+  }
+}
+
+TEST_P(ShardsTest, ARankThatMakesNoPartAddsUpWhatItIsSent) {
+  const Parts received = Make(DType::kF32, {6, 6});
+  Put(bench_.Floats({1, 2, 3, 4, 5, 6}), received.At(0), 6);
+  Put(bench_.Floats({10, 20, 30, 40, 50, 60}), received.At(1), 6);
+  const Buffer y = bench_.Floats(Vec(6, 0));
+  bench_.Run(AddRows{.received = received.tables, .y = y, .rows = 2, .cols = 3, .first_row = 4});
+  EXPECT_EQ(Bench::Read(y, 6), (Vec{11, 22, 33, 44, 55, 66}));
+}
+
+TEST_P(ShardsTest, RowsAreTakenAndGathered) {
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    const Vec x = Bench::Read(bench_.Elements(type, RandomVec(35, 1)), 35);
+    const Buffer some = bench_.Elements(type, Vec(14, 0));
+    bench_.Run(
+        TakeRows{.x = bench_.Elements(type, x), .y = some, .rows = 2, .cols = 7, .first_row = 3});
+    EXPECT_EQ(Bench::Read(some, 14), Vec(x.begin() + 21, x.end()));
+    const Buffer all = bench_.Elements(type, Vec(35, 1));
+    bench_.Run(GatherRows{.x = some, .y = all, .rows = 2, .cols = 7, .first_row = 1});
+    Vec expected(35, 1);
+    std::copy(x.begin() + 21, x.end(), expected.begin() + 7);
+    EXPECT_EQ(Bench::Read(all, 35), expected);
+  }
+}
+
 TEST_P(ShardsTest, CopiesAreWhatTheyAreCopiesOf) {
   const Vec x = RandomVec(77, 1);
   const Parts copies = Make(DType::kF32, {77, 77});
@@ -300,7 +363,27 @@ TEST_P(ShardsTest, DropoutOfSomeColumnsDropsWhatThatOfAllDrops) {
                          .cols = cols,
                          .first_col = first,
                          .all_cols = all_cols});
-      EXPECT_EQ(Bench::Read(y, kSamples * kRowsEach * cols), columns(Bench::Read(whole, n)));
+      const Vec kept = columns(Bench::Read(whole, n));
+      EXPECT_EQ(Bench::Read(y, kSamples * kRowsEach * cols), kept);
+      // Of these some rows, which begin in one sample and end in the next.
+      const int64_t begin = kRowsEach - 1, rows = 3;
+      const Vec in = columns(x);
+      const Buffer part =
+          bench_.Floats(Vec(in.begin() + begin * cols, in.begin() + (begin + rows) * cols));
+      bench_.Run(Dropout{.x = part,
+                         .y = part,
+                         .state = {&state},
+                         .stream = 2,
+                         .samples = kSamples,
+                         .per_sample = kRowsEach * cols,
+                         .p = 0.3f,
+                         .cols = cols,
+                         .first_col = first,
+                         .all_cols = all_cols,
+                         .rows = rows,
+                         .first_row = begin});
+      EXPECT_EQ(Bench::Read(part, rows * cols),
+                Vec(kept.begin() + begin * cols, kept.begin() + (begin + rows) * cols));
     }
   }
 }

@@ -191,6 +191,7 @@ struct Interpreter::Executor {
     Vec keep = reference::DropoutKeep(m.state.seed, o.stream, m.state.step, m.state.first_sample,
                                       o.samples, each, o.p);
     if (o.cols > 0) keep = Columns(keep, o.all_cols, o.first_col, o.cols);
+    keep.erase(keep.begin(), keep.begin() + o.first_row * o.cols);
     Vec y = R(o.x);
     for (size_t i = 0; i < y.size(); ++i) y[i] *= keep[i] / (1.0 - o.p);
     Put(o.y, y);
@@ -387,6 +388,32 @@ struct Interpreter::Executor {
     }
     const Vec bias = R(o.bias);
     for (size_t i = 0; i < y.size() && !bias.empty(); ++i) y[i] += bias[i % o.cols];
+    Put(o.y, y);
+  }
+  void operator()(const Arrive&) const {}
+  void operator()(const AddRows& o) const {
+    Vec y(o.rows * o.cols, 0);
+    const auto add = [&](const std::vector<TensorId>& parts, int64_t first) {
+      for (const TensorId part : parts) {
+        const Vec values = R(part);
+        for (size_t i = 0; i < y.size(); ++i) y[i] += values[first + i];
+      }
+    };
+    add(o.made, o.first_row * o.cols);
+    add(o.received, 0);
+    const Vec bias = R(o.bias);
+    for (size_t i = 0; i < y.size() && !bias.empty(); ++i) y[i] += bias[i % o.cols];
+    Put(o.y, y);
+  }
+  void operator()(const TakeRows& o) const {
+    const Vec x = R(o.x);
+    const auto first = x.begin() + o.first_row * o.cols;
+    Put(o.y, Vec(first, first + o.rows * o.cols));
+  }
+  void operator()(const GatherRows& o) const {
+    Vec y = R(o.y);
+    const Vec x = R(o.x);
+    std::copy(x.begin(), x.end(), y.begin() + o.first_row * o.cols);
     Put(o.y, y);
   }
   void operator()(const Spread& o) const {

@@ -250,6 +250,22 @@ struct SizeChecker {
     }
     Holds(o.bias, o.cols);
   }
+  void operator()(const Arrive&) const {}
+  void operator()(const AddRows& o) const {
+    for (const TensorId part : o.made) {
+      EXPECT_GE(plan.tensors[part].elements(), (o.first_row + o.rows) * o.cols);
+    }
+    for (const TensorId part : o.received) Holds(part, o.rows * o.cols);
+    Holds(o.y, o.rows * o.cols), Holds(o.bias, o.cols);
+  }
+  void operator()(const TakeRows& o) const {
+    EXPECT_GE(plan.tensors[o.x].elements(), (o.first_row + o.rows) * o.cols);
+    Elements({{o.y, o.rows * o.cols}});
+  }
+  void operator()(const GatherRows& o) const {
+    EXPECT_GE(plan.tensors[o.y].elements(), (o.first_row + o.rows) * o.cols);
+    Elements({{o.x, o.rows * o.cols}});
+  }
   void operator()(const Spread& o) const {
     ADD_FAILURE() << plan.tensors[o.x].name << " is copied";
   }

@@ -1,0 +1,279 @@
+#include "executor/plan/passes/share_rows.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "executor/plan/build.h"
+#include "executor/plan/cost/gang_traffic.h"
+#include "executor/plan/graph/pipeline.h"
+#include "executor/plan/layouts.h"
+#include "executor/plan/ops/op.h"
+#include "executor/plan/spec/spec.h"
+#include "tests/unit/plan/specs.h"
+
+namespace trainyard::plan {
+namespace {
+
+using ::testing::HasSubstr;
+
+v1::JobSpec OnRanksOfOneShard(int ranks, bool sequence) {
+  v1::JobSpec spec = LlamaSpec();
+  v1::Llama& llama = *spec.mutable_model()->mutable_llama();
+  llama.set_layers(4);
+  llama.set_heads(4);
+  llama.set_kv_heads(4);
+  llama.set_width(32);
+  llama.set_context(32);
+  spec.mutable_training()->set_batch_size(8);
+  spec.mutable_training()->set_micro_batch_size(8);
+  spec.mutable_evaluation()->set_batch_size(1);
+  spec.mutable_resources()->set_device(v1::Resources::CPU);
+  spec.mutable_resources()->set_min_slots(ranks);
+  spec.mutable_parallel()->set_tensor(ranks);
+  spec.mutable_parallel()->set_logical_ranks(1);
+  spec.mutable_parallel()->mutable_layout()->set_tensor(ranks);
+  spec.mutable_parallel()->mutable_layout()->set_sequence(sequence);
+  return spec;
+}
+
+Plan PlanOf(const v1::JobSpec& spec, int rank) {
+  return BuildPlan(ResolveSpec(spec).value(), TokenFacts(64), rank).value();
+}
+
+template <typename T>
+std::vector<T> AllOf(const std::vector<Op>& ops) {
+  std::vector<T> found;
+  for (const Op& op : ops) {
+    if (const auto* const one = std::get_if<T>(&op)) found.push_back(*one);
+  }
+  return found;
+}
+
+TEST(RowsAt, AreEachRowOnceInTheCutsOfSumsOverTokens) {
+  for (const int64_t ranks : {2, 3, 7}) {
+    for (const int64_t rows : {7, 8, 64, 99}) {
+      const ShardHost host = {.rank = 0, .ranks = ranks};
+      int64_t next = 0;
+      for (int64_t place = ranks - 1; place >= 0; --place) {
+        const plan::Run run = RowsAt(host, place, rows);
+        EXPECT_EQ(run.first, next);
+        EXPECT_GT(run.size(), 0);
+        next = run.end;
+      }
+      EXPECT_EQ(next, rows);
+    }
+  }
+}
+
+TEST(ShareRows, ARankComputesItsRowsOfWhatBelongsToNoShard) {
+  for (const int ranks : {2, 3, 4}) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      const Plan plan = PlanOf(OnRanksOfOneShard(ranks, true), rank);
+      const int64_t own = RowsAt(plan.host, plan.host.place(), 8 * 32).size();
+      // Two sums in each of four layers and the embedding; and what comes of the norms' gradients.
+      EXPECT_EQ(AllOf<AddRows>(plan.micro).size(), 9u + 9u);
+      for (const auto& op : AllOf<AddRows>(plan.micro)) EXPECT_EQ(op.rows, own);
+      for (const auto& op : AllOf<LayerNormBackward>(plan.micro)) EXPECT_EQ(op.rows, own);
+      for (const auto& op : AllOf<Add>(plan.micro)) EXPECT_TRUE(op.n == own * 32 || op.n == 32);
+      // Before each product that reads a norm, and in the backward pass once more, where that of
+      // each sum is gathered as well, and of the embedding.
+      EXPECT_EQ(AllOf<GatherRows>(plan.micro).size(), 9u + 9u + 8u + 1u);
+    }
+  }
+}
+
+TEST(ShareRows, KeepsFewerActivationsAndSendsLessTheMoreRanksThereAre) {
+  for (const int ranks : {2, 4}) {
+    const Plan whole = PlanOf(OnRanksOfOneShard(ranks, false), 0);
+    const Plan shared = PlanOf(OnRanksOfOneShard(ranks, true), 0);
+    EXPECT_LT(static_cast<double>(shared.summary.activation_bytes()),
+              (ranks == 2 ? 0.85 : 0.65) * static_cast<double>(whole.summary.activation_bytes()));
+    const double sent = static_cast<double>(MostTraffic(shared).of_shards) /
+                        static_cast<double>(MostTraffic(whole).of_shards);
+    EXPECT_LT(sent, ranks == 2 ? 1.25 : 0.65);
+  }
+}
+
+// Ranks that make other exchanges than those that they exchange with wait for ever.
+TEST(ShareRows, RanksExchangeInOneOrderAlsoWhereSomeHaveNoHeads) {
+  for (const int ranks : {2, 3, 4}) {
+    v1::JobSpec spec = OnRanksOfOneShard(ranks, true);
+    spec.mutable_model()->mutable_llama()->set_heads(2);
+    spec.mutable_model()->mutable_llama()->set_kv_heads(2);
+    std::vector<Plan> plans;
+    for (int rank = 0; rank < ranks; ++rank) plans.push_back(PlanOf(spec, rank));
+    const auto kinds = [](const std::vector<ShardExchange>& exchanges) {
+      std::vector<bool> gathers;
+      for (const ShardExchange& exchange : exchanges) {
+        gathers.push_back(exchange.gathered != kNone);
+      }
+      return gathers;
+    };
+    for (const Plan& plan : plans) {
+      EXPECT_EQ(kinds(plan.micro_exchanges), kinds(plans[0].micro_exchanges));
+      EXPECT_EQ(kinds(plan.evaluate_exchanges), kinds(plans[0].evaluate_exchanges));
+    }
+  }
+}
+
+TEST(ShareRows, FewerRowsThanRanksStayWhole) {
+  v1::JobSpec spec = OnRanksOfOneShard(4, true);
+  spec.mutable_model()->mutable_llama()->set_context(3);
+  spec.mutable_training()->set_micro_batch_size(1);
+  const Plan plan = PlanOf(spec, 0);
+  EXPECT_TRUE(AllOf<AddRows>(plan.micro).empty() && AllOf<GatherRows>(plan.micro).empty());
+}
+
+TEST(ShareRows, IsRefusedWhereARankHasSeveralShardsOrNone) {
+  const auto why = [](const v1::JobSpec& spec) {
+    return std::string(ResolveSpec(spec).status().message());
+  };
+  v1::JobSpec spec = OnRanksOfOneShard(4, true);
+  spec.mutable_parallel()->mutable_layout()->set_tensor(2);
+  EXPECT_EQ(why(spec),
+            "spec.parallel.layout.sequence: tokens shared out among 2 ranks that have 4 shards is "
+            "not built yet; set spec.parallel.layout.tensor to 4, or leave it out");
+  spec = OnRanksOfOneShard(1, true);
+  EXPECT_THAT(why(spec), HasSubstr("spec.parallel.layout.sequence: true: ranks that share shards"));
+  spec = OnRanksOfOneShard(2, true);
+  spec.mutable_parallel()->set_sequence(2);
+  EXPECT_THAT(why(spec), HasSubstr("spec.parallel.sequence: an axis of 2 ranks"));
+}
+
+// Advice tells of fewer ranks that share shards, too: then tokens are whole.
+TEST(ShareRows, OtherLayoutsOfTheJobSayWhetherTokensAreShared) {
+  const v1::JobSpec spec = ResolveSpec(OnRanksOfOneShard(4, true)).value();
+  const auto layouts =
+      PlanLayouts(spec, TokenFacts(64), LayoutsOn(spec, GroupsWorthHaving(spec), 4), {}, [] {
+        return false;
+      }).value();
+  int shared = 0;
+  for (const v1::LayoutPlan& layout : layouts) {
+    EXPECT_EQ(layout.layout().sequence(), layout.layout().tensor() == 4);
+    shared += layout.layout().sequence();
+  }
+  EXPECT_EQ(shared, 1);
+}
+
+// Runs the passes of a stage, and notes of each byte of the arena which tensor of which micro-batch
+// in flight was written there last.
+class Bytes {
+ public:
+  explicit Bytes(const Plan& plan) : plan_(plan), written_(plan.arena_bytes, {kNone, 0}) {}
+
+  void RunStep(int64_t micro_batches) {
+    const auto end = static_cast<int64_t>(plan_.micro.size());
+    using Kind = StageAction::Kind;
+    for (const StageAction& action :
+         ActionsOf(plan_.host.stages, plan_.host.stage(), micro_batches)) {
+      flight_ = action.flight;
+      switch (action.kind) {
+        case Kind::kForward:
+          Run(0, plan_.backward_from);
+          break;
+        case Kind::kBackward:
+          Run(plan_.backward_from, end);
+          break;
+        case Kind::kBoth:
+          Run(0, end);
+          break;
+        case Kind::kReceiveFromBefore:
+          Write(plan_.links.from_before);
+          break;
+        case Kind::kReceiveFromAfter:
+          Write(plan_.links.from_after);
+          break;
+        case Kind::kSendToAfter:
+          ExpectThere(plan_.links.to_after, "sent to the next stage");
+          break;
+        case Kind::kSendToBefore:
+          ExpectThere(plan_.links.to_before, "sent to the stage before");
+          break;
+      }
+    }
+  }
+
+ private:
+  void Run(int64_t first, int64_t end) {
+    for (int64_t i = first; i < end; ++i) {
+      for (const ShardExchange& exchange : plan_.micro_exchanges) {
+        if (exchange.before_op == i) Exchange(exchange);
+      }
+      const std::string at = absl::StrCat("read by op ", i, " ", OpName(plan_.micro[i]));
+      VisitOperands(plan_.micro[i], [&](TensorId id, Access access) {
+        if (access != Access::kWrite) ExpectThere(id, at);
+      });
+      VisitOperands(plan_.micro[i], [&](TensorId id, Access access) {
+        if (access != Access::kRead) Write(id);
+      });
+    }
+  }
+
+  void Exchange(const ShardExchange& exchange) {
+    for (const TensorId id : exchange.tensors) {
+      const bool mine = exchange.gathered != kNone || plan_.tensors[id].made_by == plan_.host.rank;
+      if (mine) ExpectThere(id, "sent to the others of the stage");
+    }
+    for (const TensorId id : exchange.tensors) {
+      if (plan_.tensors[id].kind == TensorKind::kReceived) Write(id);
+    }
+    if (exchange.gathered != kNone) Write(exchange.gathered);
+  }
+
+  bool Passes(TensorId id) const {
+    const TensorKind kind = plan_.tensors[id].kind;
+    return kind == TensorKind::kActivation || kind == TensorKind::kReceived;
+  }
+  void Write(TensorId id) {
+    if (!Passes(id)) return;
+    const int64_t at = plan_.offset(id, 0, flight_);
+    std::fill_n(written_.begin() + at, plan_.tensors[id].bytes(), std::pair(id, flight_));
+  }
+  void ExpectThere(TensorId id, const std::string& why) const {
+    if (!Passes(id)) return;
+    const int64_t at = plan_.offset(id, 0, flight_), bytes = plan_.tensors[id].bytes();
+    for (int64_t i = at; i < at + bytes; ++i) {
+      if (written_[i] == std::pair(id, flight_)) continue;
+      const TensorId other = written_[i].first;
+      ADD_FAILURE() << plan_.tensors[id].name << ", " << why << ", is overwritten by "
+                    << (other == kNone ? "nothing" : plan_.tensors[other].name);
+      return;
+    }
+  }
+
+  const Plan& plan_;
+  int64_t flight_ = 0;
+  std::vector<std::pair<TensorId, int64_t>> written_;
+};
+
+// Also where ranks recompute, each by itself, with several micro-batches in flight.
+TEST(ShareRows, NothingIsOverwrittenThatIsStillRead) {
+  for (const int stages : {1, 2, 3}) {
+    for (const double share : {1.0, 0.9, 0.8, 0.75}) {
+      for (const bool sequence : {false, true}) {
+        v1::JobSpec spec = OnRanksOfOneShard(2, sequence);
+        spec.mutable_resources()->set_min_slots(2 * stages);
+        spec.mutable_parallel()->set_pipeline(3);
+        spec.mutable_parallel()->mutable_layout()->set_pipeline(stages);
+        spec.mutable_training()->set_micro_batch_size(1);
+        if (share < 1) spec.mutable_training()->mutable_recompute()->set_activation_share(share);
+        for (int rank = 0; rank < 2 * stages; ++rank) {
+          SCOPED_TRACE(absl::StrCat("rank ", rank, " of ", stages, " stages, ", share,
+                                    sequence ? ", tokens shared" : ""));
+          const Plan plan = PlanOf(spec, rank);
+          Bytes(plan).RunStep(8);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trainyard::plan
