@@ -43,17 +43,14 @@ Kernel SumOfParts(const VectorTable& vectors, int threads, const Op& op, int64_t
       [&loops = LoopsOf<T>(vectors), add = vectors.f32.add, threads, op, count, part_of](Stream&) {
         const float* const bias = OptionalAs<float>(op.bias);
         T* const y = op.y.template As<T>();
-        const int64_t grain = std::max<int64_t>(1, kSerialElements / op.cols);
-        ParallelRuns(threads, op.rows, grain, [&](int64_t first, int64_t last) {
+        ParallelFor(threads, op.rows, GrainOf(op.cols), [&](int64_t row) {
           float sums[kDeepest][kSummed];
-          for (int64_t row = first; row < last; ++row) {
-            for (int64_t col = 0; col < op.cols; col += kSummed) {
-              const int64_t n = std::min(kSummed, op.cols - col), begin = row * op.cols + col;
-              AddUp(
-                  loops, add, count, [&](int64_t part) { return part_of(part) + begin; }, n, sums);
-              if (bias != nullptr) add(sums[0], bias + col, sums[0], n);
-              loops.from_f32(sums[0], y + begin, n);
-            }
+          for (int64_t col = 0; col < op.cols; col += kSummed) {
+            const int64_t n = std::min(kSummed, op.cols - col), begin = row * op.cols + col;
+            AddUp(
+                loops, add, count, [&](int64_t part) { return part_of(part) + begin; }, n, sums);
+            if (bias != nullptr) add(sums[0], bias + col, sums[0], n);
+            loops.from_f32(sums[0], y + begin, n);
           }
         });
       }};

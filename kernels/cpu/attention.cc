@@ -1,6 +1,5 @@
 #include "kernels/ops/attention.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
@@ -53,24 +52,22 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const AttentionForward& op) {
     kernel.launch = [run = LoopsOf<T>(vectors_).attention, threads = threads_, op,
                      each](Stream& stream) {
       const T* qkv = op.qkv.As<T>();
-      ParallelRuns(threads, op.batch * op.kv_heads, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-          const GroupPlace at = PlaceOf(op, i);
-          run({.q = qkv + at.q,
-               .k = qkv + at.k,
-               .v = qkv + at.v,
-               .y = op.y.As<T>() + at.y,
-               .lse = op.lse.As<float>() + at.lse,
-               .row = at.row,
-               .y_row = at.y_row,
-               .group = at.group,
-               .time = op.time,
-               .keys = KeysOf(op.lengths, i / op.kv_heads, op.time),
-               .head_dim = op.head_dim,
-               .scale = op.scale,
-               .causal = op.causal,
-               .scratch = static_cast<float*>(stream.scratch) + omp_get_thread_num() * each});
-        }
+      ParallelFor(threads, op.batch * op.kv_heads, 1, [&](int64_t i) {
+        const GroupPlace at = PlaceOf(op, i);
+        run({.q = qkv + at.q,
+             .k = qkv + at.k,
+             .v = qkv + at.v,
+             .y = op.y.As<T>() + at.y,
+             .lse = op.lse.As<float>() + at.lse,
+             .row = at.row,
+             .y_row = at.y_row,
+             .group = at.group,
+             .time = op.time,
+             .keys = KeysOf(op.lengths, i / op.kv_heads, op.time),
+             .head_dim = op.head_dim,
+             .scale = op.scale,
+             .causal = op.causal,
+             .scratch = static_cast<float*>(stream.scratch) + omp_get_thread_num() * each});
       });
     };
     return kernel;
@@ -86,28 +83,26 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const AttentionBackward& op) {
                      each](Stream& stream) {
       const T* qkv = op.qkv.As<T>();
       T* dqkv = op.dqkv.As<T>();
-      ParallelRuns(threads, op.batch * op.kv_heads, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-          const GroupPlace at = PlaceOf(op, i);
-          run({.q = qkv + at.q,
-               .k = qkv + at.k,
-               .v = qkv + at.v,
-               .dy = op.dy.As<T>() + at.y,
-               .y = op.y.As<T>() + at.y,
-               .lse = op.lse.As<float>() + at.lse,
-               .dq = dqkv + at.q,
-               .dk = dqkv + at.k,
-               .dv = dqkv + at.v,
-               .row = at.row,
-               .y_row = at.y_row,
-               .group = at.group,
-               .time = op.time,
-               .keys = KeysOf(op.lengths, i / op.kv_heads, op.time),
-               .head_dim = op.head_dim,
-               .scale = op.scale,
-               .causal = op.causal,
-               .scratch = static_cast<float*>(stream.scratch) + omp_get_thread_num() * each});
-        }
+      ParallelFor(threads, op.batch * op.kv_heads, 1, [&](int64_t i) {
+        const GroupPlace at = PlaceOf(op, i);
+        run({.q = qkv + at.q,
+             .k = qkv + at.k,
+             .v = qkv + at.v,
+             .dy = op.dy.As<T>() + at.y,
+             .y = op.y.As<T>() + at.y,
+             .lse = op.lse.As<float>() + at.lse,
+             .dq = dqkv + at.q,
+             .dk = dqkv + at.k,
+             .dv = dqkv + at.v,
+             .row = at.row,
+             .y_row = at.y_row,
+             .group = at.group,
+             .time = op.time,
+             .keys = KeysOf(op.lengths, i / op.kv_heads, op.time),
+             .head_dim = op.head_dim,
+             .scale = op.scale,
+             .causal = op.causal,
+             .scratch = static_cast<float*>(stream.scratch) + omp_get_thread_num() * each});
       });
     };
     return kernel;

@@ -110,14 +110,12 @@ void RunMoments(const ElementLoops<T>& loops, int threads, const BatchNormForwar
   float* const means = scratch;
   float* const squares = means + chunks.count * chunks.cols;
   const T* const x = op.x.As<T>();
-  ParallelRuns(threads, chunks.count, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      loops.batch_norm_moments({.x = x + chunks.begin(i),
-                                .mean = means + i * chunks.cols,
-                                .squares = squares + i * chunks.cols,
-                                .rows = chunks.size(i),
-                                .cols = chunks.cols});
-    }
+  ParallelFor(threads, chunks.count, 1, [&](int64_t i) {
+    loops.batch_norm_moments({.x = x + chunks.begin(i),
+                              .mean = means + i * chunks.cols,
+                              .squares = squares + i * chunks.cols,
+                              .rows = chunks.size(i),
+                              .cols = chunks.cols});
   });
   EachTile(threads, chunks,
            [&](int64_t c, int64_t n) { FinishMoments(op, chunks, means, squares, scale, c, n); });
@@ -156,18 +154,16 @@ void RunBackward(const ElementLoops<T>& loops, int threads, const BatchNormBackw
   float* const factors = dots + chunks.count * chunks.cols;
   const T* const x = op.x.As<T>();
   const float* const mean = op.mean.As<float>();
-  ParallelRuns(threads, chunks.count, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      loops.batch_norm_sums({.dy = op.dy.As<T>() + chunks.begin(i),
-                             .x = x + chunks.begin(i),
-                             .y = From(OptionalAs<T>(op.y), chunks.begin(i)),
-                             .mean = mean,
-                             .dresidual = From(OptionalAs<T>(op.dresidual), chunks.begin(i)),
-                             .sum = sums + i * chunks.cols,
-                             .dot = dots + i * chunks.cols,
-                             .rows = chunks.size(i),
-                             .cols = chunks.cols});
-    }
+  ParallelFor(threads, chunks.count, 1, [&](int64_t i) {
+    loops.batch_norm_sums({.dy = op.dy.As<T>() + chunks.begin(i),
+                           .x = x + chunks.begin(i),
+                           .y = From(OptionalAs<T>(op.y), chunks.begin(i)),
+                           .mean = mean,
+                           .dresidual = From(OptionalAs<T>(op.dresidual), chunks.begin(i)),
+                           .sum = sums + i * chunks.cols,
+                           .dot = dots + i * chunks.cols,
+                           .rows = chunks.size(i),
+                           .cols = chunks.cols});
   });
   EachTile(threads, chunks,
            [&](int64_t c, int64_t n) { FinishSums(op, chunks, sums, dots, factors, c, n); });
@@ -213,8 +209,7 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const BatchNormInference& op) {
         const double variance = op.running_var.As<float>()[c];
         scale[c] = static_cast<float>(op.gamma.As<float>()[c] / std::sqrt(variance + op.epsilon));
       }
-      const int64_t grain = std::max<int64_t>(1, kSerialElements / op.cols);
-      ParallelRuns(threads, op.rows, grain, [&](int64_t begin, int64_t end) {
+      ParallelRuns(threads, op.rows, GrainOf(op.cols), [&](int64_t begin, int64_t end) {
         run({.x = op.x.As<T>() + begin * op.cols,
              .mean = op.running_mean.As<float>(),
              .scale = scale,

@@ -17,12 +17,9 @@ template <typename T>
 void SumRows(const VectorTable& vectors, int threads, const T* x, int64_t rows, int64_t cols,
              int64_t step, float* sums, float* y, bool accumulate) {
   const int64_t partials = scratch::Partials(rows), each = scratch::RowsPerPartial(rows);
-  const int64_t grain = std::max<int64_t>(1, kSerialElements / (each * cols));
-  ParallelRuns(threads, partials, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t p = begin; p < end; ++p) {
-      LoopsOf<T>(vectors).column_sum(x + p * each * step, std::min(each, rows - p * each), cols,
-                                     step, sums + p * cols);
-    }
+  ParallelFor(threads, partials, GrainOf(each * cols), [&](int64_t p) {
+    LoopsOf<T>(vectors).column_sum(x + p * each * step, std::min(each, rows - p * each), cols, step,
+                                   sums + p * cols);
   });
   const int64_t cols_each = std::max<int64_t>(16, kSerialElements / partials / 16 * 16);
   ParallelRuns(threads, cols, cols_each, [&](int64_t begin, int64_t end) {

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cstring>
 
 #include "kernels/cpu/cpu_device.h"
@@ -21,13 +20,10 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const Concat& op) {
   return Kernel{[threads = threads_, op](Stream&) {
     const float *a = op.a.As<float>(), *b = op.b.As<float>();
     const int64_t cols = op.a_cols + op.b_cols;
-    const int64_t grain = std::max<int64_t>(1, kSerialElements / cols);
-    ParallelRuns(threads, op.rows, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        float* y = op.y.As<float>() + r * cols;
-        CopyOrZero(a == nullptr || op.repeat_a ? a : a + r * op.a_cols, y, op.a_cols);
-        CopyOrZero(b == nullptr ? b : b + r * op.b_cols, y + op.a_cols, op.b_cols);
-      }
+    ParallelFor(threads, op.rows, GrainOf(cols), [&](int64_t r) {
+      float* y = op.y.As<float>() + r * cols;
+      CopyOrZero(a == nullptr || op.repeat_a ? a : a + r * op.a_cols, y, op.a_cols);
+      CopyOrZero(b == nullptr ? b : b + r * op.b_cols, y + op.a_cols, op.b_cols);
     });
   }};
 }
@@ -35,14 +31,11 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const Concat& op) {
 absl::StatusOr<Kernel> CpuDevice::Bind(const Split& op) {
   return Kernel{[threads = threads_, op](Stream&) {
     const int64_t cols = op.a_cols + op.b_cols;
-    const int64_t grain = std::max<int64_t>(1, kSerialElements / cols);
-    ParallelRuns(threads, op.rows, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        const float* x = op.x.As<float>() + r * cols;
-        if (op.a) std::memcpy(op.a.As<float>() + r * op.a_cols, x, sizeof(float) * op.a_cols);
-        if (!op.b) continue;
-        std::memcpy(op.b.As<float>() + r * op.b_cols, x + op.a_cols, sizeof(float) * op.b_cols);
-      }
+    ParallelFor(threads, op.rows, GrainOf(cols), [&](int64_t r) {
+      const float* x = op.x.As<float>() + r * cols;
+      if (op.a) std::memcpy(op.a.As<float>() + r * op.a_cols, x, sizeof(float) * op.a_cols);
+      if (!op.b) return;
+      std::memcpy(op.b.As<float>() + r * op.b_cols, x + op.a_cols, sizeof(float) * op.b_cols);
     });
   }};
 }

@@ -11,7 +11,7 @@
 namespace trainyard::kernels {
 
 absl::StatusOr<Kernel> CpuDevice::Bind(const CrossEntropy& op) {
-  const int64_t grain = std::max<int64_t>(1, kSerialElements / op.classes);
+  const int64_t grain = GrainOf(op.classes);
   return ForElement(op.logits.dtype, [&]<typename T>() {
     const CrossEntropyRows<T> all{.logits = op.logits.As<T>(),
                                   .targets = op.targets.As<int32_t>(),

@@ -1,6 +1,5 @@
 #include "kernels/ops/cross_entropy_shards.h"
 
-#include <algorithm>
 #include <array>
 
 #include "kernels/cpu/cpu_device.h"
@@ -14,8 +13,7 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const CrossEntropyShard& op) {
   return ForElement(op.logits.dtype, [&]<typename T>() {
     return Kernel{
         [run = LoopsOf<T>(vectors_).cross_entropy_shard, threads = threads_, op](Stream&) {
-          const int64_t grain = std::max<int64_t>(1, kSerialElements / op.classes);
-          ParallelRuns(threads, op.rows, grain, [&](int64_t begin, int64_t end) {
+          ParallelRuns(threads, op.rows, GrainOf(op.classes), [&](int64_t begin, int64_t end) {
             run({.logits = op.logits.As<T>() + begin * op.classes,
                  .targets = op.targets.As<int32_t>() + begin,
                  .statistics = op.statistics.As<float>() + begin * kClassStatistics,
@@ -59,7 +57,7 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const CrossEntropyShardGradient& op) {
   return ForElement(op.logits.dtype, [&]<typename T>() {
     return Kernel{[run = LoopsOf<T>(vectors_).cross_entropy_shard_gradient, threads = threads_, op,
                    state = StepStateOf(op.state)](Stream&) {
-      const int64_t grain = std::max<int64_t>(1, kSerialElements / op.classes);
+      const int64_t grain = GrainOf(op.classes);
       const float scale = state == nullptr ? op.scale : op.scale * state->loss_scale;
       ParallelRuns(threads, op.rows, grain, [&](int64_t begin, int64_t end) {
         run({.logits = op.logits.As<T>() + begin * op.classes,

@@ -43,38 +43,34 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const Dropout& op) {
       if (op.cols > 0) {
         const int64_t rows = op.per_sample / op.cols;
         const int64_t grain = std::max<int64_t>(1, kPiece / op.cols);
-        ParallelRuns(threads, op.rows_here(), grain, [&](int64_t first, int64_t last) {
-          for (int64_t i = first; i < last; ++i) {
-            const int64_t row = op.first_row + i;  // of all samples
-            DropAnywhere(run, {.x = op.x.As<T>() + i * op.cols,
-                               .y = op.y.As<T>() + i * op.cols,
-                               .begin = row % rows * op.all_cols + op.first_col,
-                               .n = op.cols,
-                               .seed = state.seed,
-                               .stream = op.stream,
-                               .step = state.step,
-                               .sample = state.first_sample + row / rows,
-                               .p = op.p});
-          }
+        ParallelFor(threads, op.rows_here(), grain, [&](int64_t i) {
+          const int64_t row = op.first_row + i;  // of all samples
+          DropAnywhere(run, {.x = op.x.As<T>() + i * op.cols,
+                             .y = op.y.As<T>() + i * op.cols,
+                             .begin = row % rows * op.all_cols + op.first_col,
+                             .n = op.cols,
+                             .seed = state.seed,
+                             .stream = op.stream,
+                             .step = state.step,
+                             .sample = state.first_sample + row / rows,
+                             .p = op.p});
         });
         return;
       }
       const int64_t pieces = (op.per_sample + kPiece - 1) / kPiece;
       const int64_t grain = std::max<int64_t>(1, kPiece / op.per_sample);
-      ParallelRuns(threads, op.samples * pieces, grain, [&](int64_t first, int64_t last) {
-        for (int64_t i = first; i < last; ++i) {
-          const int64_t sample = i / pieces, begin = i % pieces * kPiece;
-          const int64_t at = sample * op.per_sample + begin;
-          run({.x = op.x.As<T>() + at,
-               .y = op.y.As<T>() + at,
-               .begin = begin,
-               .n = std::min(kPiece, op.per_sample - begin),
-               .seed = state.seed,
-               .stream = op.stream,
-               .step = state.step,
-               .sample = state.first_sample + sample,
-               .p = op.p});
-        }
+      ParallelFor(threads, op.samples * pieces, grain, [&](int64_t i) {
+        const int64_t sample = i / pieces, begin = i % pieces * kPiece;
+        const int64_t at = sample * op.per_sample + begin;
+        run({.x = op.x.As<T>() + at,
+             .y = op.y.As<T>() + at,
+             .begin = begin,
+             .n = std::min(kPiece, op.per_sample - begin),
+             .seed = state.seed,
+             .stream = op.stream,
+             .step = state.step,
+             .sample = state.first_sample + sample,
+             .p = op.p});
       });
     }};
   });

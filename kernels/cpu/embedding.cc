@@ -28,15 +28,12 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const EmbeddingForward& op) {
     const float* positions = op.positions.As<float>();
     float* y = op.y.As<float>();
     RequireInVocabulary(ids, op.batch * op.time, op.vocab);
-    const int64_t grain = std::max<int64_t>(1, kSerialElements / op.width);
-    ParallelRuns(threads, op.batch * op.time, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const float* token = tokens + ids[i] * op.width;
-        if (positions == nullptr) {
-          std::memcpy(y + i * op.width, token, sizeof(float) * op.width);
-        } else {
-          add(token, positions + i % op.time * op.width, y + i * op.width, op.width);
-        }
+    ParallelFor(threads, op.batch * op.time, GrainOf(op.width), [&](int64_t i) {
+      const float* token = tokens + ids[i] * op.width;
+      if (positions == nullptr) {
+        std::memcpy(y + i * op.width, token, sizeof(float) * op.width);
+      } else {
+        add(token, positions + i % op.time * op.width, y + i * op.width, op.width);
       }
     });
   }};

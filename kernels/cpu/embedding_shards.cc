@@ -40,13 +40,10 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const EmbeddingShardsForward& op) {
     const int32_t* const ids = op.ids.As<int32_t>();
     float* const y = op.y.As<float>();
     RequireInWholeVocabulary(ids, op.places, op.vocab);
-    const int64_t grain = std::max<int64_t>(1, kSerialElements / op.width);
-    ParallelRuns(threads, op.places, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const float* const row = RowOf(op.tables, ids[i], op.first, op.width);
-        float* const to = y + i * op.width;
-        for (int64_t j = 0; j < op.width; ++j) to[j] = row == nullptr ? 0.0f : row[j] + 0.0f;
-      }
+    ParallelFor(threads, op.places, GrainOf(op.width), [&](int64_t i) {
+      const float* const row = RowOf(op.tables, ids[i], op.first, op.width);
+      float* const to = y + i * op.width;
+      for (int64_t j = 0; j < op.width; ++j) to[j] = row == nullptr ? 0.0f : row[j] + 0.0f;
     });
   }};
 }

@@ -118,7 +118,7 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const EmbeddingTablesForward& op) {
     const auto row = [&](int64_t b, int64_t t) {
       return weights + tables.start[t] + ids[b * tables.count + t] * op.width;
     };
-    const int64_t grain = std::max<int64_t>(1, kSerialElements / (op.width * tables.count));
+    const int64_t grain = GrainOf(op.width * tables.count);
     ParallelRuns(threads, op.batch, grain, [&](int64_t begin, int64_t end) {
       for (int64_t b = begin; b < end; ++b) {
         for (int64_t t = 0; t < tables.count; ++t) {
@@ -137,13 +137,11 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const EmbeddingTablesBackward& op) {
     const int64_t count = tables.count;
     const int32_t* ids = op.ids.As<int32_t>();
     RequireInTables(ids, op.batch, tables);
-    ParallelRuns(threads, count, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; ++t) {
-        float* gradients = op.gradients.first.As<float>() + tables.start[t];
-        for (int64_t b = 0; b < op.batch; ++b) {
-          float* to = gradients + ids[b * count + t] * op.width;
-          add(to, op.dy.As<float>() + (b * count + t) * op.width, to, op.width);
-        }
+    ParallelFor(threads, count, 1, [&](int64_t t) {
+      float* gradients = op.gradients.first.As<float>() + tables.start[t];
+      for (int64_t b = 0; b < op.batch; ++b) {
+        float* to = gradients + ids[b * count + t] * op.width;
+        add(to, op.dy.As<float>() + (b * count + t) * op.width, to, op.width);
       }
     });
   }};
@@ -168,12 +166,10 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const MergeRows& op) {
   Kernel kernel;
   kernel.scratch_bytes = scratch::MergeRows(op.samples, threads_);
   kernel.launch = [add = vectors_.f32.add, threads = threads_, op, each](Stream& stream) {
-    ParallelRuns(threads, op.count, 1, [&](int64_t begin, int64_t end) {
+    ParallelFor(threads, op.count, 1, [&](int64_t t) {
       int32_t* const scratch = static_cast<int32_t*>(stream.scratch) + omp_get_thread_num() * each;
-      for (int64_t t = begin; t < end; ++t) {
-        const RowsOfTable rows(op, t, scratch);
-        for (int64_t s = 0; s < op.samples; ++s) rows.MergeInto(s, add);
-      }
+      const RowsOfTable rows(op, t, scratch);
+      for (int64_t s = 0; s < op.samples; ++s) rows.MergeInto(s, add);
     });
   };
   return kernel;

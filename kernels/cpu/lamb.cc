@@ -52,16 +52,14 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const LambStep& op) {
     const float lr = StepStateOf(op.state)->learning_rate * op.learning_rate_scale;
     double* const w = static_cast<double*>(stream.scratch);
     double* const u = w + count;
-    ParallelRuns(threads, count, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const LambRange range = Part(all, i * kEach, std::min(op.n, (i + 1) * kEach));
-        const LambSquares squares = moments(range);
-        if (op.adapt) {
-          w[i] = squares.w;
-          u[i] = squares.u;
-        } else {
-          step(range, lr);
-        }
+    ParallelFor(threads, count, 1, [&](int64_t i) {
+      const LambRange range = Part(all, i * kEach, std::min(op.n, (i + 1) * kEach));
+      const LambSquares squares = moments(range);
+      if (op.adapt) {
+        w[i] = squares.w;
+        u[i] = squares.u;
+      } else {
+        step(range, lr);
       }
     });
     if (!op.adapt) return;

@@ -45,14 +45,11 @@ void NormBackward(const VectorTable& vectors, int threads, const LayerNormBackwa
                   float* dgammas, bool accumulate) {
   const int64_t partials = scratch::Partials(all.rows), each = scratch::RowsPerPartial(all.rows);
   float* const dbetas = dgammas + partials * all.cols;
-  const int64_t grain = std::max<int64_t>(1, kSerialElements / (each * all.cols));
-  ParallelRuns(threads, partials, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t p = begin; p < end; ++p) {
-      LayerNormBackwardRows<T> rows = Between(all, p * each, std::min(all.rows, (p + 1) * each));
-      rows.dgamma = all.dgamma == nullptr ? nullptr : dgammas + p * all.cols;
-      rows.dbeta = all.dbeta == nullptr ? nullptr : dbetas + p * all.cols;
-      LoopsOf<T>(vectors).layer_norm_backward(rows);
-    }
+  ParallelFor(threads, partials, GrainOf(each * all.cols), [&](int64_t p) {
+    LayerNormBackwardRows<T> rows = Between(all, p * each, std::min(all.rows, (p + 1) * each));
+    rows.dgamma = all.dgamma == nullptr ? nullptr : dgammas + p * all.cols;
+    rows.dbeta = all.dbeta == nullptr ? nullptr : dbetas + p * all.cols;
+    LoopsOf<T>(vectors).layer_norm_backward(rows);
   });
   const auto finish = [&](float* sums, float* to) {
     if (to == nullptr) return;
@@ -83,7 +80,7 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const LayerNormForward& op) {
     if (other == DType::kBF16) add = SumOfRows(op, vectors_.bf16);
     if (other == DType::kF16) add = SumOfRows(op, vectors_.f16);
   }
-  const int64_t grain = std::max<int64_t>(1, kSerialElements / op.cols);
+  const int64_t grain = GrainOf(op.cols);
   return ForElement(op.y.dtype, [&]<typename T>() {
     const LayerNormRows<T> all{.x = (op.sum ? op.sum : op.x).As<float>(),
                                .gamma = op.gamma.As<float>(),

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cmath>
 
 #include "kernels/cpu/cpu_device.h"
@@ -34,7 +33,7 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const DivideByNorm& op) {
 }
 
 absl::StatusOr<Kernel> CpuDevice::Bind(const NewtonSchulz& op) {
-  const int64_t grain = std::max<int64_t>(1, kSerialElements / op.n);
+  const int64_t grain = GrainOf(op.n);
   return Kernel{[axpby = vectors_.axpby, threads = threads_, op, grain](Stream&) {
     ParallelRuns(threads, op.n, grain, [&](int64_t begin, int64_t end) {
       float* const y = op.y.As<float>();

@@ -15,10 +15,8 @@ static_assert(kNormLeaf == scratch::kReductionRun);
 absl::StatusOr<Kernel> CpuDevice::Bind(const SquaredNormLeaves& op) {
   return Kernel{[square = vectors_.f32.squared_norm, threads = threads_, x = op.x.As<float>(),
                  leaves = op.leaves.As<double>(), n = op.n](Stream&) {
-    ParallelRuns(threads, scratch::Ceil(n, kNormLeaf), 4, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        leaves[i] = square(x + i * kNormLeaf, std::min(kNormLeaf, n - i * kNormLeaf));
-      }
+    ParallelFor(threads, scratch::Ceil(n, kNormLeaf), 4, [&](int64_t i) {
+      leaves[i] = square(x + i * kNormLeaf, std::min(kNormLeaf, n - i * kNormLeaf));
     });
   }};
 }

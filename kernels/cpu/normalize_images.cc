@@ -49,21 +49,17 @@ template <typename T>
 Kernel CropAndNormalize(const ElementLoops<T>& loops, const NormalizeImages& op, int threads) {
   return Kernel{[run = loops.normalize_images, table = TableOf(loops, op), op, threads](Stream&) {
     const int64_t row_bytes = op.width * op.channels;
-    ParallelRuns(threads, op.pixels / op.width, std::max<int64_t>(1, kSerialElements / row_bytes),
-                 [&](int64_t first, int64_t end) {
-                   uint8_t bytes[kPiece * NormalizeImages::kMostChannels];
-                   for (int64_t row = first; row < end; ++row) {
-                     const int64_t image = row / op.height, r = row % op.height;
-                     for (int64_t c = 0; c < op.width; c += kPiece) {
-                       const int64_t count = std::min(kPiece, op.width - c);
-                       CropRow(op, op.x.As<uint8_t>() + image * op.height * row_bytes,
-                               op.places.As<int32_t>() + image * NormalizeImages::kPlace, r, c,
-                               count, bytes);
-                       run(bytes, table.data(), op.channels,
-                           op.y.As<T>() + row * row_bytes + c * op.channels, count);
-                     }
-                   }
-                 });
+    ParallelFor(threads, op.pixels / op.width, GrainOf(row_bytes), [&](int64_t row) {
+      uint8_t bytes[kPiece * NormalizeImages::kMostChannels];
+      const int64_t image = row / op.height, r = row % op.height;
+      for (int64_t c = 0; c < op.width; c += kPiece) {
+        const int64_t count = std::min(kPiece, op.width - c);
+        CropRow(op, op.x.As<uint8_t>() + image * op.height * row_bytes,
+                op.places.As<int32_t>() + image * NormalizeImages::kPlace, r, c, count, bytes);
+        run(bytes, table.data(), op.channels, op.y.As<T>() + row * row_bytes + c * op.channels,
+            count);
+      }
+    });
   }};
 }
 
@@ -76,11 +72,9 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const NormalizeImages& op) {
     return Kernel{[run = loops.normalize_images, table = TableOf(loops, op), threads = threads_,
                    x = op.x.As<uint8_t>(), y = op.y.As<T>(), pixels = op.pixels,
                    channels = op.channels](Stream&) {
-      ParallelRuns(threads, pixels, std::max<int64_t>(1, kSerialElements / channels),
-                   [&](int64_t begin, int64_t end) {
-                     run(x + begin * channels, table.data(), channels, y + begin * channels,
-                         end - begin);
-                   });
+      ParallelRuns(threads, pixels, GrainOf(channels), [&](int64_t begin, int64_t end) {
+        run(x + begin * channels, table.data(), channels, y + begin * channels, end - begin);
+      });
     }};
   });
 }

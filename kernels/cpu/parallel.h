@@ -14,6 +14,11 @@ namespace trainyard::kernels {
 // Elements below which waking a thread costs more than it saves (a fork and join take 1 to 3 us).
 inline constexpr int64_t kSerialElements = 8192;
 
+// How many items are worth waking a thread for, if each has so many elements.
+inline int64_t GrainOf(int64_t elements) {
+  return std::max<int64_t>(1, kSerialElements / elements);
+}
+
 // Cuts [0, n) at multiples of `grain` into one run per thread and calls f(begin, end) for each; in
 // the calling thread alone when there is one grain or less.
 template <typename F>
@@ -32,6 +37,14 @@ void ParallelRuns(int threads, int64_t n, int64_t grain, const F& f) {
     const int64_t end = std::min(n, grains * (me + 1) / team * grain);
     if (begin < end) f(begin, end);
   }
+}
+
+// Calls f(i) for each i in [0, n), which is cut in the same way.
+template <typename F>
+void ParallelFor(int threads, int64_t n, int64_t grain, const F& f) {
+  ParallelRuns(threads, n, grain, [&f](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) f(i);
+  });
 }
 
 }  // namespace trainyard::kernels

@@ -1,20 +1,10 @@
 #include "kernels/ops/pool.h"
 
-#include <algorithm>
-
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/parallel.h"
 
 namespace trainyard::kernels {
-namespace {
-
-// How many rows are worth a thread, if each reads `work` rows of `n` floats.
-int64_t GrainOf(int64_t n, int64_t work) {
-  return std::max<int64_t>(1, kSerialElements / (n * work));
-}
-
-}  // namespace
 
 absl::StatusOr<Kernel> CpuDevice::Bind(const MaxPoolForward& op) {
   return ForElement(op.x.dtype, [&]<typename T>() {
@@ -23,22 +13,20 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const MaxPoolForward& op) {
       const int64_t rows = s.out_height();
       const int64_t image_in = s.height * s.width * s.channels;
       const int64_t image_out = rows * s.out_width() * s.channels;
-      ParallelRuns(threads, s.batch * rows, GrainOf(s.width * s.channels, s.window),
-                   [&](int64_t begin, int64_t end) {
-                     for (int64_t i = begin; i < end; ++i) {
-                       run({.x = op.x.As<T>() + i / rows * image_in,
-                            .y = op.y.As<T>() + i / rows * image_out,
-                            .index = op.index.As<uint8_t>() + i / rows * image_out,
-                            .row = i % rows,
-                            .height = s.height,
-                            .width = s.width,
-                            .channels = s.channels,
-                            .window = s.window,
-                            .stride = s.stride,
-                            .pad = s.pad,
-                            .out_width = s.out_width()});
-                     }
-                   });
+      const int64_t grain = GrainOf(s.width * s.channels * s.window);
+      ParallelFor(threads, s.batch * rows, grain, [&](int64_t i) {
+        run({.x = op.x.As<T>() + i / rows * image_in,
+             .y = op.y.As<T>() + i / rows * image_out,
+             .index = op.index.As<uint8_t>() + i / rows * image_out,
+             .row = i % rows,
+             .height = s.height,
+             .width = s.width,
+             .channels = s.channels,
+             .window = s.window,
+             .stride = s.stride,
+             .pad = s.pad,
+             .out_width = s.out_width()});
+      });
     }};
   });
 }
@@ -49,23 +37,20 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const MaxPoolBackward& op) {
       const PoolShape& s = op.shape;
       const int64_t image_in = s.height * s.width * s.channels;
       const int64_t image_out = s.out_height() * s.out_width() * s.channels;
-      ParallelRuns(threads, s.batch * s.height, GrainOf(s.width * s.channels, 1),
-                   [&](int64_t begin, int64_t end) {
-                     for (int64_t i = begin; i < end; ++i) {
-                       const int64_t image = i / s.height;
-                       run({.dy = op.dy.As<T>() + image * image_out,
-                            .index = op.index.As<uint8_t>() + image * image_out,
-                            .dx = op.dx.As<T>() + image * image_in,
-                            .row = i % s.height,
-                            .out_height = s.out_height(),
-                            .width = s.width,
-                            .channels = s.channels,
-                            .window = s.window,
-                            .stride = s.stride,
-                            .pad = s.pad,
-                            .out_width = s.out_width()});
-                     }
-                   });
+      ParallelFor(threads, s.batch * s.height, GrainOf(s.width * s.channels), [&](int64_t i) {
+        const int64_t image = i / s.height;
+        run({.dy = op.dy.As<T>() + image * image_out,
+             .index = op.index.As<uint8_t>() + image * image_out,
+             .dx = op.dx.As<T>() + image * image_in,
+             .row = i % s.height,
+             .out_height = s.out_height(),
+             .width = s.width,
+             .channels = s.channels,
+             .window = s.window,
+             .stride = s.stride,
+             .pad = s.pad,
+             .out_width = s.out_width()});
+      });
     }};
   });
 }

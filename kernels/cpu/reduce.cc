@@ -25,10 +25,8 @@ Kernel ReduceToDouble(int threads, double (*partial)(const T* x, int64_t n), con
   kernel.scratch_bytes = scratch::Reduction(n);
   kernel.launch = [=](Stream& stream) {
     double* const partials = static_cast<double*>(stream.scratch);
-    ParallelRuns(threads, count, 4, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        partials[i] = partial(x + i * kEach, std::min(kEach, n - i * kEach));
-      }
+    ParallelFor(threads, count, 4, [&](int64_t i) {
+      partials[i] = partial(x + i * kEach, std::min(kEach, n - i * kEach));
     });
     const double total = SumPairwise(partials, count);
     *sum = accumulate ? *sum + total : total;

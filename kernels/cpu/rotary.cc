@@ -52,19 +52,15 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const Rotary& op) {
     return Kernel{[run = LoopsOf<T>(vectors_).rotate, threads = threads_, op, table](Stream&) {
       const float turn = op.inverse ? -1 : 1;
       const int64_t half = op.head_dim / 2, row = op.heads * op.head_dim;
-      const int64_t grain = std::max<int64_t>(1, kSerialElements / row);
-      ParallelRuns(threads, op.batch * op.time, grain, [&](int64_t begin, int64_t end) {
-        for (int64_t r = begin; r < end; ++r) {
-          const T* x = op.x.As<T>() + r * row;
-          T* y = op.y.As<T>() + r * row;
-          const int64_t at = r % op.time * half;
-          for (int64_t h = 0; h < op.rotated; ++h) {
-            run(x + h * op.head_dim, table->cos.data() + at, table->sin.data() + at, turn,
-                y + h * op.head_dim, half);
-          }
-          if (x != y)
-            std::copy(x + op.rotated * op.head_dim, x + row, y + op.rotated * op.head_dim);
+      ParallelFor(threads, op.batch * op.time, GrainOf(row), [&](int64_t r) {
+        const T* x = op.x.As<T>() + r * row;
+        T* y = op.y.As<T>() + r * row;
+        const int64_t at = r % op.time * half;
+        for (int64_t h = 0; h < op.rotated; ++h) {
+          run(x + h * op.head_dim, table->cos.data() + at, table->sin.data() + at, turn,
+              y + h * op.head_dim, half);
         }
+        if (x != y) std::copy(x + op.rotated * op.head_dim, x + row, y + op.rotated * op.head_dim);
       });
     }};
   });

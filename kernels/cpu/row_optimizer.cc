@@ -1,6 +1,5 @@
 #include "kernels/ops/row_optimizer.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "kernels/cpu/cpu_device.h"
@@ -20,7 +19,7 @@ void ForEachRow(int threads, const Op& op, const F& f) {
   const TableList& tables = op.tables.list;
   const int32_t* ids = op.ids.template As<int32_t>();
   const float* w = op.tables.first.template As<float>();
-  const int64_t grain = std::max<int64_t>(1, kSerialElements / (op.width * tables.count));
+  const int64_t grain = GrainOf(op.width * tables.count);
   ParallelRuns(threads, op.samples, grain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin * tables.count; i < end * tables.count; i += tables.count) {
       const int32_t* ahead = i + kAhead * tables.count < end * tables.count

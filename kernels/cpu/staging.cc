@@ -1,6 +1,5 @@
 #include "kernels/cpu/staging.h"
 
-#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -50,10 +49,8 @@ void Staging::ForRuns(const StagedCopy& staged, const F& f) const {
                  [&f](int64_t begin, int64_t end) { f(begin, begin, end - begin); });
     return;
   }
-  const int64_t grain = std::max<int64_t>(1, kSerialElements / cols);
-  ParallelRuns(threads_, rows, grain, [&, cols = cols, step = step](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) f(row * step, row * cols, cols);
-  });
+  ParallelFor(threads_, rows, GrainOf(cols),
+              [&f, cols = cols, step = step](int64_t row) { f(row * step, row * cols, cols); });
 }
 
 void Staging::Fill(void* scratch) const {

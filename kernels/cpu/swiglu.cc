@@ -1,7 +1,5 @@
 #include "kernels/ops/swiglu.h"
 
-#include <algorithm>
-
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/parallel.h"
@@ -11,12 +9,9 @@ namespace trainyard::kernels {
 absl::StatusOr<Kernel> CpuDevice::Bind(const SwiGluForward& op) {
   return ForElement(op.x.dtype, [&]<typename T>() {
     return Kernel{[run = LoopsOf<T>(vectors_).swiglu, threads = threads_, op](Stream&) {
-      const int64_t grain = std::max<int64_t>(1, kSerialElements / op.cols);
-      ParallelRuns(threads, op.rows, grain, [&](int64_t begin, int64_t end) {
-        for (int64_t r = begin; r < end; ++r) {
-          const T* gate = op.x.As<T>() + 2 * r * op.cols;
-          run(gate, gate + op.cols, op.y.As<T>() + r * op.cols, op.cols);
-        }
+      ParallelFor(threads, op.rows, GrainOf(op.cols), [&](int64_t r) {
+        const T* gate = op.x.As<T>() + 2 * r * op.cols;
+        run(gate, gate + op.cols, op.y.As<T>() + r * op.cols, op.cols);
       });
     }};
   });
@@ -25,13 +20,10 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const SwiGluForward& op) {
 absl::StatusOr<Kernel> CpuDevice::Bind(const SwiGluBackward& op) {
   return ForElement(op.x.dtype, [&]<typename T>() {
     return Kernel{[run = LoopsOf<T>(vectors_).swiglu_backward, threads = threads_, op](Stream&) {
-      const int64_t grain = std::max<int64_t>(1, kSerialElements / op.cols);
-      ParallelRuns(threads, op.rows, grain, [&](int64_t begin, int64_t end) {
-        for (int64_t r = begin; r < end; ++r) {
-          const T* gate = op.x.As<T>() + 2 * r * op.cols;
-          T* dgate = op.dx.As<T>() + 2 * r * op.cols;
-          run(gate, gate + op.cols, op.dy.As<T>() + r * op.cols, dgate, dgate + op.cols, op.cols);
-        }
+      ParallelFor(threads, op.rows, GrainOf(op.cols), [&](int64_t r) {
+        const T* gate = op.x.As<T>() + 2 * r * op.cols;
+        T* dgate = op.dx.As<T>() + 2 * r * op.cols;
+        run(gate, gate + op.cols, op.dy.As<T>() + r * op.cols, dgate, dgate + op.cols, op.cols);
       });
     }};
   });

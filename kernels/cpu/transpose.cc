@@ -16,14 +16,12 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const Transpose& op) {
       const int64_t across = (op.cols + kBlock - 1) / kBlock;
       const int64_t blocks = (op.rows + kBlock - 1) / kBlock * across;
       const int64_t grain = std::max<int64_t>(1, kSerialElements * blocks / (op.rows * op.cols));
-      ParallelRuns(threads, op.batch * blocks, grain, [&](int64_t begin, int64_t end) {
-        for (int64_t b = begin; b < end; ++b) {
-          const int64_t image = b / blocks * op.rows * op.cols;
-          const int64_t i = b % blocks / across * kBlock, j = b % blocks % across * kBlock;
-          run(op.x.As<T>() + image + i * op.cols + j, std::min(kBlock, op.rows - i),
-              std::min(kBlock, op.cols - j), op.cols, op.y.As<T>() + image + j * op.rows + i,
-              op.rows);
-        }
+      ParallelFor(threads, op.batch * blocks, grain, [&](int64_t b) {
+        const int64_t image = b / blocks * op.rows * op.cols;
+        const int64_t i = b % blocks / across * kBlock, j = b % blocks % across * kBlock;
+        run(op.x.As<T>() + image + i * op.cols + j, std::min(kBlock, op.rows - i),
+            std::min(kBlock, op.cols - j), op.cols, op.y.As<T>() + image + j * op.rows + i,
+            op.rows);
       });
     }};
   });

@@ -25,49 +25,44 @@ absl::StatusOr<Kernel> WeightGradient(const VectorTable& vectors, int threads,
       const ConvolutionShape& s = op.shape;
       float* const partials = static_cast<float*>(stream.scratch);
       float* const results = direct ? op.dw.As<float>() : partials;
-      ParallelRuns(threads, pieces.count(), 1, [&](int64_t begin, int64_t end) {
+      ParallelFor(threads, pieces.count(), 1, [&](int64_t i) {
         float* const packed = partials + partial_floats + omp_get_thread_num() * packed_floats;
-        for (int64_t i = begin; i < end; ++i) {
-          const int64_t r = i / pieces.tiles();
-          const int64_t first_out =
-              i / (pieces.places * pieces.tiles_in) % pieces.tiles_out * GradientPieces::kTile;
-          const int64_t place = i / pieces.tiles_in % pieces.places;
-          const int64_t first_in = i % pieces.tiles_in * GradientPieces::kTile;
-          run({.x = op.x.As<T>() + first_in,
-               .dy = op.dy.As<T>() + first_out,
-               .height = s.height,
-               .width = s.width,
-               .in = s.in,
-               .out_height = s.out_height(),
-               .out_width = s.out_width(),
-               .out = s.out,
-               .stride = s.stride,
-               .shift_y = place / s.kernel_width - s.pad,
-               .shift_x = place % s.kernel_width - s.pad,
-               .first_pixel = pieces.begin(r),
-               .pixels = pieces.begin(r + 1) - pieces.begin(r),
-               .outs = std::min(GradientPieces::kTile, s.out - first_out),
-               .ins = std::min(GradientPieces::kTile, s.in - first_in),
-               .dw = results + r * weights + (first_out * pieces.places + place) * s.in + first_in,
-               .dw_row = pieces.places * s.in,
-               .accumulate = direct && op.accumulate,
-               .scratch = packed});
-        }
+        const int64_t r = i / pieces.tiles();
+        const int64_t first_out =
+            i / (pieces.places * pieces.tiles_in) % pieces.tiles_out * GradientPieces::kTile;
+        const int64_t place = i / pieces.tiles_in % pieces.places;
+        const int64_t first_in = i % pieces.tiles_in * GradientPieces::kTile;
+        run({.x = op.x.As<T>() + first_in,
+             .dy = op.dy.As<T>() + first_out,
+             .height = s.height,
+             .width = s.width,
+             .in = s.in,
+             .out_height = s.out_height(),
+             .out_width = s.out_width(),
+             .out = s.out,
+             .stride = s.stride,
+             .shift_y = place / s.kernel_width - s.pad,
+             .shift_x = place % s.kernel_width - s.pad,
+             .first_pixel = pieces.begin(r),
+             .pixels = pieces.begin(r + 1) - pieces.begin(r),
+             .outs = std::min(GradientPieces::kTile, s.out - first_out),
+             .ins = std::min(GradientPieces::kTile, s.in - first_in),
+             .dw = results + r * weights + (first_out * pieces.places + place) * s.in + first_in,
+             .dw_row = pieces.places * s.in,
+             .accumulate = direct && op.accumulate,
+             .scratch = packed});
       });
       if (direct) return;
       const int64_t row = pieces.places * s.in;
-      ParallelRuns(threads, s.out, std::max<int64_t>(1, kSerialElements / row),
-                   [&](int64_t begin, int64_t end) {
-                     for (int64_t o = begin; o < end; ++o) {
-                       sum({.partials = partials + o * row,
-                            .count = pieces.runs,
-                            .each = weights,
-                            .in = s.in,
-                            .places = pieces.places,
-                            .dw = op.dw.As<float>() + o * row,
-                            .accumulate = op.accumulate});
-                     }
-                   });
+      ParallelFor(threads, s.out, GrainOf(row), [&](int64_t o) {
+        sum({.partials = partials + o * row,
+             .count = pieces.runs,
+             .each = weights,
+             .in = s.in,
+             .places = pieces.places,
+             .dw = op.dw.As<float>() + o * row,
+             .accumulate = op.accumulate});
+      });
     };
     return kernel;
   });

@@ -112,32 +112,28 @@ Kernel WeightGradientOf(const VectorTable& vectors, int threads,
             ImageOf<const T>(op.dy.As<T>(), s, s.out, first + begin, end - begin), to_dy);
       });
       const int64_t slabs = Ceil(s.in, kCols);
-      ParallelRuns(threads, kPlanes * slabs, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-          const int64_t k = i / slabs, col = i % slabs * kCols;
-          product({.a = dy.data + k * dy.plane,
-                   .a_row = 1,
-                   .a_step = lanes,
-                   .a_panel = dy.chunk,
-                   .b = x.data + k * x.plane + col * each,
-                   .b_panel = x.chunk,
-                   .depth = tiles,
-                   .c = sums + k * sums_plane + col,
-                   .c_row = s.in,
-                   .rows = s.out,
-                   .cols = std::min(kCols, s.in - col),
-                   .accumulate = first > 0});
-        }
+      ParallelFor(threads, kPlanes * slabs, 1, [&](int64_t i) {
+        const int64_t k = i / slabs, col = i % slabs * kCols;
+        product({.a = dy.data + k * dy.plane,
+                 .a_row = 1,
+                 .a_step = lanes,
+                 .a_panel = dy.chunk,
+                 .b = x.data + k * x.plane + col * each,
+                 .b_panel = x.chunk,
+                 .depth = tiles,
+                 .c = sums + k * sums_plane + col,
+                 .c_row = s.in,
+                 .rows = s.out,
+                 .cols = std::min(kCols, s.in - col),
+                 .accumulate = first > 0});
       });
     }
-    ParallelRuns(threads, s.out, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t o = begin; o < end; ++o) {
-        transform({.from = sums + o * s.in,
-                   .plane = sums_plane,
-                   .ins = s.in,
-                   .dw = op.dw.As<float>() + o * s.in * 9,
-                   .accumulate = op.accumulate});
-      }
+    ParallelFor(threads, s.out, 1, [&](int64_t o) {
+      transform({.from = sums + o * s.in,
+                 .plane = sums_plane,
+                 .ins = s.in,
+                 .dw = op.dw.As<float>() + o * s.in * 9,
+                 .accumulate = op.accumulate});
     });
   };
   return {.launch = launch, .scratch_bytes = static_cast<size_t>(scratch::WinogradGradient(s))};
