@@ -2,6 +2,8 @@
 
 // From an element type to the loops that are written for it.
 
+#include <tuple>
+
 #include "kernels/cpu/vector/table.h"
 #include "kernels/device.h"
 #include "kernels/for_element.h"
@@ -9,18 +11,8 @@
 namespace trainyard::kernels {
 
 template <typename T>
-const ElementLoops<T>& LoopsOf(const VectorTable& table);
-template <>
-inline const ElementLoops<float>& LoopsOf<float>(const VectorTable& table) {
-  return table.f32;
-}
-template <>
-inline const ElementLoops<BFloat16>& LoopsOf<BFloat16>(const VectorTable& table) {
-  return table.bf16;
-}
-template <>
-inline const ElementLoops<Float16>& LoopsOf<Float16>(const VectorTable& table) {
-  return table.f16;
+const ElementLoops<T>& LoopsOf(const VectorTable& table) {
+  return std::get<const ElementLoops<T>&>(std::tie(table.f32, table.bf16, table.f16));
 }
 
 }  // namespace trainyard::kernels

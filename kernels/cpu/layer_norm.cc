@@ -75,10 +75,8 @@ std::function<void(int64_t begin, int64_t end)> SumOfRows(const LayerNormForward
 absl::StatusOr<Kernel> CpuDevice::Bind(const LayerNormForward& op) {
   std::function<void(int64_t, int64_t)> add;
   if (op.residual) {
-    const DType other = op.residual.dtype;
-    if (other == DType::kF32) add = SumOfRows(op, vectors_.f32);
-    if (other == DType::kBF16) add = SumOfRows(op, vectors_.bf16);
-    if (other == DType::kF16) add = SumOfRows(op, vectors_.f16);
+    add = ForElement(op.residual.dtype,
+                     [&]<typename R>() { return SumOfRows(op, LoopsOf<R>(vectors_)); });
   }
   const int64_t grain = GrainOf(op.cols);
   return ForElement(op.y.dtype, [&]<typename T>() {

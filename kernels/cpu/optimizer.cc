@@ -23,18 +23,16 @@ void UpdateRuns(const VectorTable& vectors, int threads, const float* w, const B
     float widened[kBlock];
     for (int64_t i = begin; i < end; i += kBlock) {
       const int64_t size = std::min(kBlock, end - i);
-      if (grad.dtype == DType::kBF16) {
-        vectors.bf16.to_f32(grad.As<BFloat16>() + i, widened, size);
-      } else if (grad.dtype == DType::kF16) {
-        vectors.f16.to_f32(grad.As<Float16>() + i, widened, size);
+      if (!wide) {
+        ForElement(grad.dtype, [&]<typename T>() {
+          LoopsOf<T>(vectors).to_f32(grad.As<T>() + i, widened, size);
+        });
       }
       step(i, i + size, wide ? grad.As<float>() + i : widened);
       if (!copy) continue;
-      if (copy.dtype == DType::kBF16) {
-        vectors.bf16.from_f32(w + i, copy.As<BFloat16>() + i, size);
-      } else {
-        vectors.f16.from_f32(w + i, copy.As<Float16>() + i, size);
-      }
+      ForElement(copy.dtype, [&]<typename T>() {
+        LoopsOf<T>(vectors).from_f32(w + i, copy.As<T>() + i, size);
+      });
     }
   });
 }

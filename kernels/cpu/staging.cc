@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "kernels/cpu/elements.h"
 #include "kernels/cpu/parallel.h"
 
 namespace trainyard::kernels {
@@ -62,10 +63,11 @@ void Staging::Fill(void* scratch) const {
       if (!staged.widened) {
         std::memcpy(to + in_staged * size, static_cast<const char*>(from.data) + at * size,
                     n * size);
-      } else if (from.dtype == DType::kBF16) {
-        vectors_.bf16.to_f32(from.As<BFloat16>() + at, reinterpret_cast<float*>(to) + in_staged, n);
       } else {
-        vectors_.f16.to_f32(from.As<Float16>() + at, reinterpret_cast<float*>(to) + in_staged, n);
+        ForElement(from.dtype, [&]<typename T>() {
+          LoopsOf<T>(vectors_).to_f32(from.As<T>() + at, reinterpret_cast<float*>(to) + in_staged,
+                                      n);
+        });
       }
     });
   }
@@ -80,10 +82,10 @@ void Staging::BringBack(void* scratch) const {
     ForRuns(staged, [&](int64_t at, int64_t in_staged, int64_t n) {
       if (!staged.widened) {
         std::memcpy(static_cast<char*>(to.data) + at * size, from + in_staged * size, n * size);
-      } else if (to.dtype == DType::kBF16) {
-        vectors_.bf16.from_f32(floats + in_staged, to.As<BFloat16>() + at, n);
       } else {
-        vectors_.f16.from_f32(floats + in_staged, to.As<Float16>() + at, n);
+        ForElement(to.dtype, [&]<typename T>() {
+          LoopsOf<T>(vectors_).from_f32(floats + in_staged, to.As<T>() + at, n);
+        });
       }
     });
   }
