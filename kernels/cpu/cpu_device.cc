@@ -14,8 +14,6 @@ namespace {
 constexpr size_t kAlignment = 64;
 constexpr size_t kHugePage = size_t{2} << 20;
 
-class CpuStream : public Stream {};
-
 }  // namespace
 
 CpuDevice::CpuDevice(int threads, const VectorTable& vectors)
@@ -66,7 +64,7 @@ void CpuDevice::Free(void* data) {
   if (allocations_.erase(data) == 1) std::free(data);
 }
 
-std::unique_ptr<Stream> CpuDevice::MakeStream() { return std::make_unique<CpuStream>(); }
+std::unique_ptr<Stream> CpuDevice::MakeStream() { return std::make_unique<Stream>(); }
 
 void CpuDevice::CopyIn(Stream&, void* device_to, const void* host_from, size_t bytes) {
   if (bytes > 0) std::memcpy(device_to, host_from, bytes);
