@@ -1,8 +1,6 @@
 #include "kernels/ops/attention.h"
 
-#include <cstdio>
-#include <cstdlib>
-
+#include "kernels/cpu/bugs.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/parallel.h"
@@ -32,14 +30,13 @@ GroupPlace PlaceOf(const Op& op, int64_t i) {
           .group = group};
 }
 
-// The loader checked the lengths: one out of range is a bug.
+// The loader checked the lengths.
 int64_t KeysOf(const Buffer& lengths, int64_t b, int64_t time) {
   if (!lengths) return time;
   const int32_t length = lengths.As<int32_t>()[b];
   if (length >= 1 && length <= time) return length;
-  std::fprintf(stderr, "attention: length %d of sequence %lld; the context is %lld\n", length,
-               static_cast<long long>(b), static_cast<long long>(time));
-  std::abort();
+  AbortWith(
+      absl::StrCat("attention: length ", length, " of sequence ", b, "; the context is ", time));
 }
 
 }  // namespace

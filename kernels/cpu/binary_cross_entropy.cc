@@ -1,8 +1,6 @@
 #include "kernels/ops/binary_cross_entropy.h"
 
-#include <cstdio>
-#include <cstdlib>
-
+#include "kernels/cpu/bugs.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/step_state.h"
@@ -21,9 +19,8 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const BinaryCrossEntropy& op) {
                  state = StepStateOf(op.state)](Stream&) {
     for (int64_t row = 0; row < all.rows; ++row) {
       if (all.targets[row] <= 1) continue;
-      std::fprintf(stderr, "binary_cross_entropy: target %d in row %lld is neither 0 nor 1\n",
-                   all.targets[row], static_cast<long long>(row));
-      std::abort();
+      AbortWith(absl::StrCat("binary_cross_entropy: target ", all.targets[row], " in row ", row,
+                             " is neither 0 nor 1"));
     }
     ParallelRuns(threads, all.rows, kSerialElements, [&](int64_t begin, int64_t end) {
       BinaryCrossEntropyRows rows = all;

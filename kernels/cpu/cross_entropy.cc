@@ -1,7 +1,6 @@
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 
+#include "kernels/cpu/bugs.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/parallel.h"
@@ -28,12 +27,9 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const CrossEntropy& op) {
     return Kernel{[run = LoopsOf<T>(vectors_).cross_entropy, threads = threads_, all, grain,
                    state = StepStateOf(op.state)](Stream&) {
       for (int64_t row = 0; row < all.rows; ++row) {
-        if (all.targets[row] >= all.classes) {
-          std::fprintf(stderr, "cross_entropy: target %d in row %lld; there are %lld classes\n",
-                       all.targets[row], static_cast<long long>(row),
-                       static_cast<long long>(all.classes));
-          std::abort();
-        }
+        if (all.targets[row] < all.classes) continue;
+        AbortWith(absl::StrCat("cross_entropy: target ", all.targets[row], " in row ", row,
+                               "; there are ", all.classes, " classes"));
       }
       ParallelRuns(threads, all.rows, grain, [&](int64_t begin, int64_t end) {
         CrossEntropyRows<T> rows = all;

@@ -2,10 +2,8 @@
 
 #include <omp.h>
 
-#include <cstdio>
-#include <cstdlib>
-
 #include "absl/strings/str_cat.h"
+#include "kernels/cpu/bugs.h"
 
 namespace trainyard::kernels {
 
@@ -44,8 +42,7 @@ void DnnlCall::Run(void* scratch) const {
   const dnnl_status_t status = dnnl_primitive_execute(
       primitive_.get(), stream_.get(), static_cast<int>(arguments_.size()), arguments_.data());
   if (status != dnnl_success) {
-    std::fprintf(stderr, "oneDNN failed with status %d\n", static_cast<int>(status));
-    std::abort();
+    AbortWith(absl::StrCat("oneDNN failed with status ", static_cast<int>(status)));
   }
 }
 

@@ -1,25 +1,11 @@
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 
+#include "kernels/cpu/bugs.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/parallel.h"
 
 namespace trainyard::kernels {
-namespace {
-
-// The loader checked the ids: one out of range is a bug, and reading past the table would hide it.
-void RequireInVocabulary(const int32_t* ids, int64_t n, int64_t vocab) {
-  for (int64_t i = 0; i < n; ++i) {
-    if (ids[i] >= 0 && ids[i] < vocab) continue;
-    std::fprintf(stderr, "embedding: id %d at place %lld; the vocabulary has %lld\n", ids[i],
-                 static_cast<long long>(i), static_cast<long long>(vocab));
-    std::abort();
-  }
-}
-
-}  // namespace
 
 absl::StatusOr<Kernel> CpuDevice::Bind(const EmbeddingForward& op) {
   return Kernel{[add = vectors_.f32.add, threads = threads_, op](Stream&) {
@@ -27,7 +13,7 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const EmbeddingForward& op) {
     const float* tokens = op.tokens.As<float>();
     const float* positions = op.positions.As<float>();
     float* y = op.y.As<float>();
-    RequireInVocabulary(ids, op.batch * op.time, op.vocab);
+    RequireInVocabulary("embedding", ids, op.batch * op.time, op.vocab);
     ParallelFor(threads, op.batch * op.time, GrainOf(op.width), [&](int64_t i) {
       const float* token = tokens + ids[i] * op.width;
       if (positions == nullptr) {
@@ -49,7 +35,7 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const EmbeddingBackward& op) {
     float* dtokens = op.dtokens.As<float>();
     float* dpositions = op.dpositions.As<float>();
     const int64_t places = op.batch * op.time;
-    RequireInVocabulary(ids, places, op.vocab);
+    RequireInVocabulary("embedding", ids, places, op.vocab);
     const int64_t grain = std::max(kLine, kSerialElements / places / kLine * kLine);
     ParallelRuns(threads, op.width, grain, [&](int64_t begin, int64_t end) {
       for (int64_t i = 0; i < places; ++i) {

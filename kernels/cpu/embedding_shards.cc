@@ -1,24 +1,13 @@
 #include "kernels/ops/embedding_shards.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 
+#include "kernels/cpu/bugs.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/parallel.h"
 
 namespace trainyard::kernels {
 namespace {
-
-// The loader checked the ids: one out of range is a bug, and to leave it out would hide it.
-void RequireInWholeVocabulary(const int32_t* ids, int64_t places, int64_t vocab) {
-  for (int64_t i = 0; i < places; ++i) {
-    if (ids[i] >= 0 && ids[i] < vocab) continue;
-    std::fprintf(stderr, "embedding_shards: id %d at place %lld; the vocabulary has %lld\n", ids[i],
-                 static_cast<long long>(i), static_cast<long long>(vocab));
-    std::abort();
-  }
-}
 
 // Where the row `id` begins, null if no table has it.
 float* RowOf(const Tables& tables, int64_t id, int64_t first, int64_t width) {
@@ -39,7 +28,7 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const EmbeddingShardsForward& op) {
   return Kernel{[threads = threads_, op](Stream&) {
     const int32_t* const ids = op.ids.As<int32_t>();
     float* const y = op.y.As<float>();
-    RequireInWholeVocabulary(ids, op.places, op.vocab);
+    RequireInVocabulary("embedding_shards", ids, op.places, op.vocab);
     ParallelFor(threads, op.places, GrainOf(op.width), [&](int64_t i) {
       const float* const row = RowOf(op.tables, ids[i], op.first, op.width);
       float* const to = y + i * op.width;
@@ -54,7 +43,7 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const EmbeddingShardsBackward& op) {
     constexpr int64_t kLine = 16;  // floats of a cache line: no line has two writers
     const int32_t* const ids = op.ids.As<int32_t>();
     const float* const dy = op.dy.As<float>();
-    RequireInWholeVocabulary(ids, op.places, op.vocab);
+    RequireInVocabulary("embedding_shards", ids, op.places, op.vocab);
     const int64_t grain = std::max(kLine, kSerialElements / op.places / kLine * kLine);
     ParallelRuns(threads, op.width, grain, [&](int64_t begin, int64_t end) {
       for (int64_t i = 0; i < op.places; ++i) {

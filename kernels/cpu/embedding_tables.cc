@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 
+#include "kernels/cpu/bugs.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/scratch/merge_rows.h"
@@ -14,15 +13,13 @@
 namespace trainyard::kernels {
 namespace {
 
-// The loader checked the ids: one out of range is a bug, and reading past the table would hide it.
+// The loader checked the ids.
 void RequireInTables(const int32_t* ids, int64_t batch, const TableList& tables) {
   for (int64_t b = 0; b < batch; ++b, ids += tables.count) {
     for (int64_t t = 0; t < tables.count; ++t) {
       if (ids[t] >= 0 && ids[t] < tables.rows[t]) continue;
-      std::fprintf(stderr, "embedding_tables: id %d of table %lld in sample %lld; it has %lld\n",
-                   ids[t], static_cast<long long>(t), static_cast<long long>(b),
-                   static_cast<long long>(tables.rows[t]));
-      std::abort();
+      AbortWith(absl::StrCat("embedding_tables: id ", ids[t], " of table ", t, " in sample ", b,
+                             "; it has ", tables.rows[t]));
     }
   }
 }
