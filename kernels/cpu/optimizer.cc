@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cpu/adamw.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/parallel.h"
@@ -65,32 +66,18 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const ClipScale& op) {
 absl::StatusOr<Kernel> CpuDevice::Bind(const AdamWStep& op) {
   return Kernel{[run = vectors_.adamw, &vectors = vectors_, threads = threads_, op](Stream&) {
     if (!IsTaken(op.grad_scale)) return;
-    const StepState& state = *StepStateOf(op.state);
-    const double t = static_cast<double>(state.updates + 1);
-    const float lr = state.learning_rate * op.learning_rate_scale;
-    AdamWRange all{.w = op.w.As<float>(),
-                   .m = op.m.As<float>(),
-                   .v = op.v.As<float>(),
-                   .grad = nullptr,
-                   .n = op.n,
-                   .grad_scale = op.grad_scale ? *op.grad_scale.As<float>() : 1.0f,
-                   .beta1 = op.beta1,
-                   .beta2 = op.beta2,
-                   .epsilon = op.epsilon,
-                   .decay = lr * op.weight_decay};
-    all.step_size = static_cast<float>(lr / (1.0 - std::pow(static_cast<double>(op.beta1), t)));
-    all.inverse_sqrt_c2 =
-        static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(static_cast<double>(op.beta2), t)));
+    const AdamWRange all = AdamWRangeOf(op, op.n);
+    float *const w = op.w.As<float>(), *const m = op.m.As<float>(), *const v = op.v.As<float>();
     const auto step = [&](int64_t begin, int64_t end, const float* grad) {
       AdamWRange range = all;
-      range.w += begin;
-      range.m += begin;
-      range.v += begin;
+      range.w = w + begin;
+      range.m = m + begin;
+      range.v = v + begin;
       range.grad = grad;
       range.n = end - begin;
       run(range);
     };
-    UpdateRuns(vectors, threads, all.w, op.grad, op.copy, all.n, step);
+    UpdateRuns(vectors, threads, w, op.grad, op.copy, op.n, step);
   }};
 }
 

@@ -1,7 +1,6 @@
 #include "kernels/ops/row_optimizer.h"
 
-#include <cmath>
-
+#include "kernels/cpu/adamw.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/step_taken.h"
@@ -63,23 +62,7 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const SgdRows& op) {
 absl::StatusOr<Kernel> CpuDevice::Bind(const AdamWRows& op) {
   return Kernel{[run = vectors_.adamw, threads = threads_, op](Stream&) {
     if (!IsTaken(op.grad_scale)) return;
-    const StepState& state = *StepStateOf(op.state);
-    const double t = static_cast<double>(state.updates + 1);
-    const float lr = state.learning_rate * op.learning_rate_scale;
-    const AdamWRange any{
-        .w = nullptr,
-        .m = nullptr,
-        .v = nullptr,
-        .grad = nullptr,
-        .n = op.width,
-        .grad_scale = op.grad_scale ? *op.grad_scale.As<float>() : 1.0f,
-        .beta1 = op.beta1,
-        .beta2 = op.beta2,
-        .epsilon = op.epsilon,
-        .decay = lr * op.weight_decay,
-        .step_size = static_cast<float>(lr / (1.0 - std::pow(static_cast<double>(op.beta1), t))),
-        .inverse_sqrt_c2 =
-            static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(static_cast<double>(op.beta2), t)))};
+    const AdamWRange any = AdamWRangeOf(op, op.width);
     ForEachRow(threads, op, [&](int64_t at, int64_t row) {
       AdamWRange range = any;
       range.w = op.tables.first.As<float>() + row;
