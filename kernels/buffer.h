@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <type_traits>
 
 #include "kernels/element.h"
 
@@ -29,29 +30,17 @@ inline int64_t SizeOf(DType t) {  // bytes
 template <typename T>
 struct DTypeOf;
 template <>
-struct DTypeOf<float> {
-  static constexpr DType value = DType::kF32;
-};
+struct DTypeOf<float> : std::integral_constant<DType, DType::kF32> {};
 template <>
-struct DTypeOf<BFloat16> {
-  static constexpr DType value = DType::kBF16;
-};
+struct DTypeOf<BFloat16> : std::integral_constant<DType, DType::kBF16> {};
 template <>
-struct DTypeOf<Float16> {
-  static constexpr DType value = DType::kF16;
-};
+struct DTypeOf<Float16> : std::integral_constant<DType, DType::kF16> {};
 template <>
-struct DTypeOf<double> {
-  static constexpr DType value = DType::kF64;
-};
+struct DTypeOf<double> : std::integral_constant<DType, DType::kF64> {};
 template <>
-struct DTypeOf<int32_t> {
-  static constexpr DType value = DType::kI32;
-};
+struct DTypeOf<int32_t> : std::integral_constant<DType, DType::kI32> {};
 template <>
-struct DTypeOf<uint8_t> {
-  static constexpr DType value = DType::kU8;
-};
+struct DTypeOf<uint8_t> : std::integral_constant<DType, DType::kU8> {};
 
 // Where the header of an op names the type E, operands of E are f32, bf16 or f16, all of them of
 // the same type; where it names no type, operands are f32. Arithmetic is always fp32; results
