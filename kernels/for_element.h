@@ -18,10 +18,10 @@ auto ForElement(DType type, const F& f) {
   return f.template operator()<float>();
 }
 
-// An optional operand: null when it is absent.
+// An optional operand from `element` on: null when it is absent.
 template <typename T>
-T* OptionalAs(const Buffer& buffer) {
-  return buffer ? buffer.As<T>() : nullptr;
+T* OptionalAs(const Buffer& buffer, int64_t element = 0) {
+  return buffer ? buffer.As<T>() + element : nullptr;
 }
 
 }  // namespace trainyard::kernels

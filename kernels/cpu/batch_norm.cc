@@ -37,12 +37,6 @@ void EachTile(int threads, const Chunks& chunks, const F& f) {
   });
 }
 
-// x + rows [0, …) of a matrix that may be absent.
-template <typename T>
-T* From(T* x, int64_t offset) {
-  return x == nullptr ? nullptr : x + offset;
-}
-
 // mean, rstd, the running statistics and scale = gamma * rstd of columns [c, c + n), from the
 // moments of the chunks (Chan, Golub & LeVeque 1979). means, squares: [chunks, cols]
 void FinishMoments(const BatchNormForward& op, const Chunks& chunks, const float* means,
@@ -138,7 +132,7 @@ void RunForward(const ElementLoops<T>& loops, int threads, const BatchNormForwar
                       .mean = op.mean.As<float>(),
                       .scale = scale,
                       .beta = op.beta.As<float>(),
-                      .residual = From(OptionalAs<T>(op.residual), chunks.begin(i)),
+                      .residual = OptionalAs<T>(op.residual, chunks.begin(i)),
                       .y = op.y.As<T>() + chunks.begin(i),
                       .rows = chunks.size(i),
                       .cols = chunks.cols,
@@ -157,9 +151,9 @@ void RunBackward(const ElementLoops<T>& loops, int threads, const BatchNormBackw
   ParallelFor(threads, chunks.count, 1, [&](int64_t i) {
     loops.batch_norm_sums({.dy = op.dy.As<T>() + chunks.begin(i),
                            .x = x + chunks.begin(i),
-                           .y = From(OptionalAs<T>(op.y), chunks.begin(i)),
+                           .y = OptionalAs<T>(op.y, chunks.begin(i)),
                            .mean = mean,
-                           .dresidual = From(OptionalAs<T>(op.dresidual), chunks.begin(i)),
+                           .dresidual = OptionalAs<T>(op.dresidual, chunks.begin(i)),
                            .sum = sums + i * chunks.cols,
                            .dot = dots + i * chunks.cols,
                            .rows = chunks.size(i),
@@ -174,7 +168,7 @@ void RunBackward(const ElementLoops<T>& loops, int threads, const BatchNormBackw
   EachChunkBackwards(threads, chunks, [&](int64_t i) {
     loops.batch_norm_gradient({.dy = g + chunks.begin(i),
                                .x = x + chunks.begin(i),
-                               .y = From(y, chunks.begin(i)),
+                               .y = y == nullptr ? nullptr : y + chunks.begin(i),
                                .mean = mean,
                                .of_g = factors,
                                .of_d = factors + chunks.cols,
@@ -214,7 +208,7 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const BatchNormInference& op) {
              .mean = op.running_mean.As<float>(),
              .scale = scale,
              .beta = op.beta.As<float>(),
-             .residual = From(OptionalAs<T>(op.residual), begin * op.cols),
+             .residual = OptionalAs<T>(op.residual, begin * op.cols),
              .y = op.y.As<T>() + begin * op.cols,
              .rows = end - begin,
              .cols = op.cols,

@@ -3,6 +3,7 @@
 #include "kernels/cpu/bugs.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/for_element.h"
 #include "kernels/step_state.h"
 
 namespace trainyard::kernels {
@@ -11,8 +12,8 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const BinaryCrossEntropy& op) {
   const BinaryCrossEntropyRows all{.logits = op.logits.As<float>(),
                                    .targets = op.targets.As<int32_t>(),
                                    .losses = op.losses.As<float>(),
-                                   .correct = op.correct ? op.correct.As<float>() : nullptr,
-                                   .dlogits = op.dlogits ? op.dlogits.As<float>() : nullptr,
+                                   .correct = OptionalAs<float>(op.correct),
+                                   .dlogits = OptionalAs<float>(op.dlogits),
                                    .rows = op.rows,
                                    .scale = op.scale};
   return Kernel{[run = vectors_.binary_cross_entropy, threads = threads_, all,

@@ -35,16 +35,13 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const CrossEntropyOfShards& op) {
       for (int64_t s = 0; s < op.statistics.list.count; ++s) {
         statistics[s] = op.statistics.At(s).As<float>() + begin * kClassStatistics;
       }
-      const auto at = [&](const Buffer& buffer, int64_t each) {
-        return buffer ? buffer.As<float>() + begin * each : nullptr;
-      };
       run({.statistics = statistics.data(),
            .shards = op.statistics.list.count,
            .targets = op.targets.As<int32_t>() + begin,
-           .losses = at(op.losses, 1),
-           .z_losses = at(op.z_losses, 1),
-           .correct = at(op.correct, 1),
-           .norms = at(op.norms, kRowNorm),
+           .losses = op.losses.As<float>() + begin,
+           .z_losses = OptionalAs<float>(op.z_losses, begin),
+           .correct = OptionalAs<float>(op.correct, begin),
+           .norms = OptionalAs<float>(op.norms, begin * kRowNorm),
            .rows = end - begin,
            .classes = op.classes,
            .smoothing = op.smoothing,

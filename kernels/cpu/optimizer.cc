@@ -48,8 +48,8 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const SquaredNorm& op) {
 }
 
 absl::StatusOr<Kernel> CpuDevice::Bind(const ClipScale& op) {
-  return Kernel{[sum = op.sum.As<double>(), count = op.count ? op.count.As<double>() : nullptr,
-                 loss = op.loss ? op.loss.As<double>() : nullptr, norm = op.norm.As<float>(),
+  return Kernel{[sum = op.sum.As<double>(), count = OptionalAs<double>(op.count),
+                 loss = OptionalAs<double>(op.loss), norm = op.norm.As<float>(),
                  scale = op.scale.As<float>(), state = StepStateOf(op.state),
                  rows = static_cast<double>(op.rows), max_norm = op.max_norm](Stream&) {
     const double factor = (count != nullptr && *count > 0 ? rows / *count : 1.0) /
@@ -86,7 +86,7 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const SgdStep& op) {
     if (!IsTaken(op.grad_scale)) return;
     const StepState& state = *StepStateOf(op.state);
     const SgdRange all{.w = op.w.As<float>(),
-                       .velocity = op.velocity ? op.velocity.As<float>() : nullptr,
+                       .velocity = OptionalAs<float>(op.velocity),
                        .grad = nullptr,
                        .n = op.n,
                        .grad_scale = op.grad_scale ? *op.grad_scale.As<float>() : 1.0f,

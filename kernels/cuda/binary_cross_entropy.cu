@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/for_element.h"
 #include "kernels/step_state.h"
 
 namespace trainyard::kernels::cuda {
@@ -40,8 +41,8 @@ absl::StatusOr<Kernel> CudaDevice::Bind(const BinaryCrossEntropy& op) {
   const Arguments arguments = {.logits = op.logits.As<float>(),
                                .targets = op.targets.As<int32_t>(),
                                .losses = op.losses.As<float>(),
-                               .correct = op.correct ? op.correct.As<float>() : nullptr,
-                               .dlogits = op.dlogits ? op.dlogits.As<float>() : nullptr,
+                               .correct = OptionalAs<float>(op.correct),
+                               .dlogits = OptionalAs<float>(op.dlogits),
                                .state = StepStateOf(op.state),
                                .rows = op.rows,
                                .scale = op.scale};

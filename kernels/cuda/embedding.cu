@@ -5,6 +5,7 @@
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/embedding_rows.cuh"
 #include "kernels/cuda/pack.cuh"
+#include "kernels/for_element.h"
 
 namespace trainyard::kernels::cuda {
 namespace {
@@ -74,7 +75,7 @@ absl::StatusOr<Kernel> CudaDevice::Bind(const EmbeddingForward& op) {
   if (absl::Status ok = CheckLimits(op); !ok.ok()) return ok;
   return Kernel{.launch = [op](Stream& stream) {
     const float* tokens = op.tokens.As<float>();
-    const float* positions = op.positions ? op.positions.As<float>() : nullptr;
+    const float* positions = OptionalAs<float>(op.positions);
     float* y = op.y.As<float>();
     const bool by_packs =
         op.width % kPack<float> == 0 && Aligned(kPackBytes, {tokens, positions, y});

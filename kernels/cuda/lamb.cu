@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/fixed_sum.cuh"
+#include "kernels/for_element.h"
 #include "kernels/step_state.h"
 
 namespace trainyard::kernels::cuda {
@@ -171,7 +172,7 @@ absl::StatusOr<Kernel> CudaDevice::Bind(const LambStep& op) {
                              .grad = op.grad.As<float>() + op.offset,
                              .m = op.m.As<float>() + op.offset,
                              .v = op.v.As<float>() + op.offset,
-                             .grad_scale = op.grad_scale ? op.grad_scale.As<float>() : nullptr,
+                             .grad_scale = OptionalAs<float>(op.grad_scale),
                              .state = StepStateOf(op.state),
                              .n = op.n,
                              .beta1 = op.beta1,

@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/for_element.h"
 #include "kernels/step_state.h"
 
 namespace trainyard::kernels::cuda {
@@ -51,8 +52,8 @@ Shape ThreadPerElement(int64_t n) { return {.grid = Blocks(CeilDiv(n, kThreads))
 absl::StatusOr<Kernel> CudaDevice::Bind(const MuonMomentum& op) {
   return Kernel{.launch = [op](Stream& stream) {
     Launch(stream, ThreadPerElement(op.n), MuonMomentumKernel, op.grad.As<float>() + op.offset,
-           op.velocity.As<float>() + op.offset, op.y.As<float>(),
-           op.grad_scale ? op.grad_scale.As<float>() : nullptr, op.n, op.momentum, op.nesterov);
+           op.velocity.As<float>() + op.offset, op.y.As<float>(), OptionalAs<float>(op.grad_scale),
+           op.n, op.momentum, op.nesterov);
   }};
 }
 
@@ -73,8 +74,8 @@ absl::StatusOr<Kernel> CudaDevice::Bind(const NewtonSchulz& op) {
 absl::StatusOr<Kernel> CudaDevice::Bind(const MuonStep& op) {
   return Kernel{.launch = [op](Stream& stream) {
     Launch(stream, ThreadPerElement(op.n), MuonStepKernel, op.w.As<float>() + op.offset,
-           op.x.As<float>(), op.grad_scale ? op.grad_scale.As<float>() : nullptr,
-           StepStateOf(op.state), op.n, op.scale, op.weight_decay, op.learning_rate_scale);
+           op.x.As<float>(), OptionalAs<float>(op.grad_scale), StepStateOf(op.state), op.n,
+           op.scale, op.weight_decay, op.learning_rate_scale);
   }};
 }
 
