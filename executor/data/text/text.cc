@@ -1,7 +1,6 @@
 // One text file as token ids in memory, cut once into training and validation.
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
@@ -272,12 +271,6 @@ class TextDataset : public Windows {
   const EncodedText text_;
   std::vector<int64_t> train_, validation_;  // where each part begins
 };
-
-// Windows of documents, or tokens in all.
-int64_t SizeOf(const std::vector<int64_t>& parts, const plan::Windowing& windowing) {
-  return windowing.masked() ? WindowsOf(parts, windowing.context)
-                            : std::accumulate(parts.begin(), parts.end(), int64_t{0});
-}
 
 // The facts of BPE data. Tokens are counted only where that takes seconds; of a larger text the
 // vocabulary alone is looked at.

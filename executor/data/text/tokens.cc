@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -148,13 +147,8 @@ absl::StatusOr<plan::DataFacts> TokenFacts(const v1::TokenData& tokens,
   TY_ASSIGN_OR_RETURN(const std::vector<Shard> train, ReadShards(tokens.train(), tokens.format()));
   TY_ASSIGN_OR_RETURN(const std::vector<Shard> validation,
                       ReadShards(tokens.validation(), tokens.format()));
-  const auto size = [&](const std::vector<Shard>& shards) {
-    const std::vector<int64_t> counts = Counts(shards);
-    return windowing.masked() ? WindowsOf(counts, windowing.context)
-                              : std::accumulate(counts.begin(), counts.end(), int64_t{0});
-  };
-  facts.train_size = size(train);
-  facts.validation_size = size(validation);
+  facts.train_size = SizeOf(Counts(train), windowing);
+  facts.validation_size = SizeOf(Counts(validation), windowing);
   return facts;
 }
 

@@ -1,7 +1,6 @@
 #include "executor/data/text/windows.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,8 +10,6 @@ namespace trainyard::data {
 
 namespace {
 
-int64_t SideBySide(int64_t tokens, int64_t context) { return (tokens + context - 1) / context; }
-
 Masking MaskingOf(const plan::Windowing& windowing, int64_t vocab) {
   const int64_t token = windowing.mask_token < 0 ? vocab : windowing.mask_token;
   return {.rate = windowing.mask_rate, .token = static_cast<int32_t>(token), .vocab = vocab};
@@ -20,12 +17,14 @@ Masking MaskingOf(const plan::Windowing& windowing, int64_t vocab) {
 
 }  // namespace
 
-int64_t WindowsOf(int64_t tokens, int64_t context) { return SideBySide(tokens, context); }
+int64_t WindowsOf(int64_t tokens, int64_t context) { return (tokens + context - 1) / context; }
 
-int64_t WindowsOf(const std::vector<int64_t>& documents, int64_t context) {
-  int64_t windows = 0;
-  for (const int64_t tokens : documents) windows += SideBySide(tokens, context);
-  return windows;
+int64_t SizeOf(const std::vector<int64_t>& parts, const plan::Windowing& windowing) {
+  int64_t size = 0;
+  for (const int64_t tokens : parts) {
+    size += windowing.masked() ? WindowsOf(tokens, windowing.context) : tokens;
+  }
+  return size;
 }
 
 Windows::Windows(const plan::Windowing& windowing, std::vector<int64_t> train,
@@ -37,35 +36,24 @@ Windows::Windows(const plan::Windowing& windowing, std::vector<int64_t> train,
       validation_{std::move(validation), {}} {
   facts_.kind = KindOf(windowing);
   facts_.vocab = vocab;
+  facts_.train_size = SizeOf(train_.tokens, windowing);
+  facts_.validation_size = SizeOf(validation_.tokens, windowing);
   const int64_t context = context_;
   input_bytes_ = target_bytes_ = context * static_cast<int64_t>(sizeof(int32_t));
+  const auto cut = [](Parts& parts, const auto& windows_of) {
+    int64_t windows = 0;
+    for (const int64_t tokens : parts.tokens) parts.end.push_back(windows += windows_of(tokens));
+  };
   if (windowing.masked()) {
     input_bytes_ += sizeof(int32_t);  // the length
-    for (Parts* parts : {&train_, &validation_}) {
-      int64_t windows = 0;
-      for (const int64_t tokens : parts->tokens) {
-        parts->end.push_back(windows += SideBySide(tokens, context));
-      }
-    }
-    facts_.train_size = size(Split::kTrain);
-    facts_.validation_size = size(Split::kValidation);
+    const auto of_document = [&](int64_t tokens) { return WindowsOf(tokens, context); };
+    cut(train_, of_document);
+    cut(validation_, of_document);
     return;
   }
-  facts_.train_size = std::accumulate(train_.tokens.begin(), train_.tokens.end(), int64_t{0});
-  facts_.validation_size =
-      std::accumulate(validation_.tokens.begin(), validation_.tokens.end(), int64_t{0});
-
-  int64_t windows = 0;
-  for (const int64_t tokens : train_.tokens) {
-    windows +=
-        std::max<int64_t>(0, tokens - context);  // one more token than inputs: the last target
-    train_.end.push_back(windows);
-  }
-  windows = 0;
-  for (const int64_t tokens : validation_.tokens) {
-    windows += tokens < 2 ? 0 : SideBySide(tokens - 1, context);
-    validation_.end.push_back(windows);
-  }
+  // One more token than inputs: the last target.
+  cut(train_, [&](int64_t tokens) { return std::max<int64_t>(0, tokens - context); });
+  cut(validation_, [&](int64_t tokens) { return tokens < 2 ? 0 : WindowsOf(tokens - 1, context); });
 }
 
 absl::Status Windows::Check(const std::string& what) const {

@@ -63,10 +63,10 @@ inline plan::DataFacts::Kind KindOf(const plan::Windowing& windowing) {
   return windowing.masked() ? plan::DataFacts::Kind::kDocuments : plan::DataFacts::Kind::kTokens;
 }
 
-// Windows of `context` side by side over documents of so many tokens, the last of each may be
-// shorter.
-int64_t WindowsOf(const std::vector<int64_t>& documents, int64_t context);
-// The same of one.
+// Windows of `context` side by side over so many tokens, the last of which may be shorter.
 int64_t WindowsOf(int64_t tokens, int64_t context);
+
+// Of parts of so many tokens: windows side by side of documents, or tokens in all.
+int64_t SizeOf(const std::vector<int64_t>& parts, const plan::Windowing& windowing);
 
 }  // namespace trainyard::data
