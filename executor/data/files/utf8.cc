@@ -60,11 +60,19 @@ int64_t CountCodePoints(absl::string_view text) {
       count += 8;
       at += 8;
     } else {
-      if ((text[at] & 0xC0) != 0x80) ++count;
+      if (BeginsCodePoint(text[at])) ++count;
       ++at;
     }
   }
   return count;
+}
+
+size_t BytesBefore(absl::string_view text, int64_t n) {
+  size_t at = 0;
+  for (; at < text.size(); ++at) {
+    if (BeginsCodePoint(text[at]) && n-- == 0) break;
+  }
+  return at;
 }
 
 void AppendUtf8(char32_t c, std::string& text) {

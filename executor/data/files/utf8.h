@@ -15,8 +15,14 @@ inline constexpr char32_t kLargestCodePoint = 0x10FFFF;
 // U+10FFFF).
 bool TakeCodePoint(absl::string_view text, size_t& at, char32_t& code_point);
 
-// Bytes that begin a code point, in what is UTF-8.
+// Whether `byte` begins a code point, in what is UTF-8.
+inline bool BeginsCodePoint(char byte) { return (byte & 0xC0) != 0x80; }
+
+// Bytes that begin a code point.
 int64_t CountCodePoints(absl::string_view text);
+
+// Bytes of `text` before its code point number `n`; all of them where it has no such.
+size_t BytesBefore(absl::string_view text, int64_t n);
 
 // Whether the eight bytes at `at` are ASCII.
 inline bool EightAscii(const char* at) {

@@ -1,5 +1,7 @@
 #include "executor/data/text/documents.h"
 
+#include "executor/data/files/utf8.h"
+
 namespace trainyard::data {
 
 std::vector<absl::string_view> DocumentsOf(absl::string_view text) {
@@ -45,7 +47,7 @@ void DocumentCounter::Add(absl::string_view text) {
       continue;
     }
     returned_ = c == '\r';
-    if (bytes_ || (c & 0xC0) != 0x80) ++line_;
+    if (bytes_ || BeginsCodePoint(c)) ++line_;
   }
 }
 

@@ -68,19 +68,12 @@ struct Cut {
 };
 
 Cut CutOf(const v1::TextData& spec, absl::string_view text) {
-  const auto begins = [](char c) { return (c & 0xC0) != 0x80; };
   Cut cut;
   cut.characters = CharactersOf(spec, text);
   cut.train_characters = TrainCharacters(spec, cut.characters);
-  if (cut.characters == static_cast<int64_t>(text.size())) {
-    cut.train_bytes = static_cast<size_t>(cut.train_characters);
-    return cut;
-  }
-  int64_t before = 0;
-  while (cut.train_bytes < text.size()) {
-    if (begins(text[cut.train_bytes]) && before++ == cut.train_characters) break;
-    ++cut.train_bytes;
-  }
+  cut.train_bytes = cut.characters == static_cast<int64_t>(text.size())
+                        ? static_cast<size_t>(cut.train_characters)
+                        : BytesBefore(text, cut.train_characters);
   return cut;
 }
 

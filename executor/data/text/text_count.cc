@@ -13,8 +13,6 @@ namespace trainyard::data {
 
 namespace {
 
-bool Begins(char c) { return (c & 0xC0) != 0x80; }
-
 // Calls `visit` with each piece and where it begins.
 template <typename Visit>
 absl::Status ForEachPiece(TextPieces& pieces, const Visit& visit) {
@@ -29,11 +27,7 @@ absl::Status ForEachPiece(TextPieces& pieces, const Visit& visit) {
 // Bytes of `text` before its character number `n`; all of them where it has no such.
 size_t PrefixOf(absl::string_view text, int64_t n, bool bytes) {
   if (bytes) return static_cast<size_t>(std::min<int64_t>(n, static_cast<int64_t>(text.size())));
-  size_t at = 0;
-  for (; at < text.size(); ++at) {
-    if (Begins(text[at]) && n-- == 0) break;
-  }
-  return at;
+  return BytesBefore(text, n);
 }
 
 // The windows of the documents on both sides of the cut before character `train`.

@@ -1,7 +1,5 @@
 #include "executor/data/tokenizer/tokenizer.h"
 
-#include <cstring>
-
 #include "absl/strings/str_format.h"
 #include "executor/data/files/utf8.h"
 #include "executor/data/tokenizer/tokenizer_json.h"
@@ -35,15 +33,11 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> ReadTokenizer(const NamedText& 
 
 absl::Status CheckUtf8(absl::string_view text, int64_t offset) {
   for (size_t at = 0; at < text.size();) {
-    char32_t c;
-    uint64_t eight;
-    if (text.size() - at >= sizeof(eight)) {
-      memcpy(&eight, text.data() + at, sizeof(eight));
-      if ((eight & 0x8080808080808080) == 0) {
-        at += sizeof(eight);
-        continue;
-      }
+    if (text.size() - at >= 8 && EightAscii(text.data() + at)) {
+      at += 8;
+      continue;
     }
+    char32_t c;
     if (!TakeCodePoint(text, at, c)) {
       return absl::InvalidArgumentError(
           absl::StrFormat("byte 0x%02x at offset %d is not UTF-8; use the tokenizer BYTES",

@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "executor/data/files/json_depth.h"
+#include "executor/data/files/utf8.h"
 #include "executor/data/tokenizer/byte_level.h"
 #include "storage/base/status.h"
 
@@ -27,7 +28,7 @@ constexpr int64_t kMostTokens = int64_t{1} << 20;
 std::string Shortened(const std::string& text) {
   if (text.size() <= 60) return text;
   size_t end = 60;
-  while ((text[end] & 0xC0) == 0x80) --end;
+  while (!BeginsCodePoint(text[end])) --end;
   return absl::StrCat(text.substr(0, end), "…");
 }
 
