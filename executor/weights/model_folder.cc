@@ -159,16 +159,7 @@ absl::Status Fill(ModelFolder& folder) {
 }  // namespace
 
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path, const std::string& name) {
-  data::RegularFile file;
-  file.path = absl::StrCat(path, "/", name);
-  TY_RETURN_IF_ERROR(data::OpenPath(file));
-  if (file.bytes > kLargestModelJson) {
-    return absl::InvalidArgumentError(absl::StrCat(file.path, ": found ", file.bytes,
-                                                   " bytes, expected at most ", kLargestModelJson));
-  }
-  std::string text(static_cast<size_t>(file.bytes), '\0');
-  TY_RETURN_IF_ERROR(data::ReadExactly(file, 0, text.data(), file.bytes));
-  return text;
+  return data::ReadSmallFile(absl::StrCat(path, "/", name), kLargestModelJson);
 }
 
 absl::StatusOr<ModelFolder> OpenModelFolder(const std::string& uri) {

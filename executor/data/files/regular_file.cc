@@ -57,6 +57,19 @@ absl::StatusOr<RegularFile> OpenRegularFile(const std::string& uri) {
   return file;
 }
 
+absl::StatusOr<std::string> ReadSmallFile(const std::string& path, int64_t most) {
+  RegularFile file;
+  file.path = path;
+  TY_RETURN_IF_ERROR(OpenPath(file));
+  if (file.bytes > most) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": found ", file.bytes, " bytes, expected at most ", most));
+  }
+  std::string text(static_cast<size_t>(file.bytes), '\0');
+  TY_RETURN_IF_ERROR(ReadExactly(file, 0, text.data(), file.bytes));
+  return text;
+}
+
 absl::Status ReadExactly(const RegularFile& file, int64_t offset, void* to, int64_t bytes) {
   char* at = static_cast<char*>(to);
   while (bytes > 0) {

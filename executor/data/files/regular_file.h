@@ -35,6 +35,9 @@ void ObserveOpens(void (*observer)(const std::string& path));
 // For who opens by other means.
 void TellOfOpen(const std::string& path);
 
+// All of the file `path`, which is no URI. kInvalidArgument: more than `most` bytes.
+absl::StatusOr<std::string> ReadSmallFile(const std::string& path, int64_t most);
+
 // Reads exactly `bytes` at `offset`; kDataLoss when the file ends before.
 absl::Status ReadExactly(const RegularFile& file, int64_t offset, void* to, int64_t bytes);
 

@@ -11,18 +11,11 @@ namespace trainyard::data {
 absl::StatusOr<NamedText> FindTokenizerFile(const std::string& uri) {
   TY_ASSIGN_OR_RETURN(const std::string folder, LocalPath(uri));
   for (const char* name : {kTokenizerFile, kVocabularyFile}) {
-    RegularFile file;
-    file.path = absl::StrCat(folder, "/", name);
-    const absl::Status opened = OpenPath(file);
-    if (absl::IsNotFound(opened)) continue;
-    TY_RETURN_IF_ERROR(opened);
-    if (file.bytes > kLargestTokenizerFile) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          file.path, ": found ", file.bytes, " bytes, expected at most ", kLargestTokenizerFile));
-    }
-    NamedText found{.name = name, .text = std::string(static_cast<size_t>(file.bytes), '\0')};
-    TY_RETURN_IF_ERROR(ReadExactly(file, 0, found.text.data(), file.bytes));
-    return found;
+    absl::StatusOr<std::string> text =
+        ReadSmallFile(absl::StrCat(folder, "/", name), kLargestTokenizerFile);
+    if (absl::IsNotFound(text.status())) continue;
+    TY_RETURN_IF_ERROR(text.status());
+    return NamedText{.name = name, .text = *std::move(text)};
   }
   return absl::NotFoundError(
       absl::StrCat(folder, ": holds neither ", kTokenizerFile, " nor ", kVocabularyFile));
