@@ -21,14 +21,13 @@ namespace {
 constexpr int64_t kMostClasses = int64_t{1} << 20;
 constexpr int64_t kMostClassBytes = 32;
 
-// What all records of a source share.
-struct Archives {
-  struct Archive {
-    std::string path;
-    int64_t bytes = 0;
-  };
-  std::vector<Archive> archives;
+struct Archive {
+  std::string path;
+  int64_t bytes = 0;
 };
+
+// What all records of a source share.
+using Archives = std::vector<Archive>;
 
 struct Record {
   int64_t offset = 0;
@@ -53,14 +52,14 @@ class ArchiveRecords : public ImageRecords {
   int32_t label(int64_t record) const override { return at(record).label; }
 
   std::string Name(int64_t record) const override {
-    return absl::StrCat(archives_->archives[at(record).archive].path, ": ",
+    return absl::StrCat((*archives_)[at(record).archive].path, ": ",
                         index_->names[begin_ + record]);
   }
 
   absl::Status Read(int64_t record, RegularFile& file,
                     std::vector<uint8_t>& content) const override {
     const Record& r = at(record);
-    const Archives::Archive& archive = archives_->archives[r.archive];
+    const Archive& archive = (*archives_)[r.archive];
     file.path = archive.path;
     if (const absl::Status opened = OpenPath(file); !opened.ok()) {
       // It was opened when the run began: whatever this is, no image is at fault.
@@ -214,10 +213,9 @@ absl::StatusOr<Indexed> IndexAll(const Uris& uris, int64_t most_classes, Skipped
   for (const std::string& uri : uris) {
     if (members <= 0) break;
     TY_ASSIGN_OR_RETURN(TarReader tar, TarReader::Open(uri));
-    archives.archives.push_back({.path = tar.file().path, .bytes = tar.file().bytes});
+    archives.push_back({.path = tar.file().path, .bytes = tar.file().bytes});
     const size_t before = index->records.size();
-    Indexer indexer(static_cast<uint32_t>(archives.archives.size() - 1), most_classes, skipped,
-                    *index);
+    Indexer indexer(static_cast<uint32_t>(archives.size() - 1), most_classes, skipped, *index);
     TY_ASSIGN_OR_RETURN(const double share, indexer.Run(tar, members));
     looked_at += share;
     if (share == 1 && index->records.size() == before) {
