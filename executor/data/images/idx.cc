@@ -80,25 +80,28 @@ absl::StatusOr<int64_t> ReadLabelsHeader(InflatingReader& reader) {
 
 }  // namespace
 
+void IdxLabelCount::Add(absl::Span<const uint8_t> labels, int64_t classes) {
+  for (const uint8_t label : labels) {
+    largest = std::max<int64_t>(largest, label);
+    if (first_over < 0 && label >= classes) {
+      first_over = count;
+      label_over = label;
+    }
+    ++count;
+  }
+}
+
 absl::StatusOr<IdxLabelCount> CountIdxLabels(const std::string& uri, int64_t expected,
                                              int64_t classes) {
   TY_ASSIGN_OR_RETURN(InflatingReader reader, InflatingReader::Open(uri));
+  TY_ASSIGN_OR_RETURN(const int64_t declared, ReadLabelsHeader(reader));
+  if (declared != expected) return IdxLabelCount{.count = declared};
   IdxLabelCount found;
-  TY_ASSIGN_OR_RETURN(found.count, ReadLabelsHeader(reader));
-  if (found.count != expected) return found;
-  std::vector<uint8_t> labels(static_cast<size_t>(std::min(found.count, kLabelsAtOnce)));
-  for (int64_t done = 0; done < found.count;) {
-    const int64_t n = std::min(found.count - done, kLabelsAtOnce);
+  std::vector<uint8_t> labels(static_cast<size_t>(std::min(declared, kLabelsAtOnce)));
+  while (found.count < declared) {
+    const int64_t n = std::min(declared - found.count, kLabelsAtOnce);
     TY_RETURN_IF_ERROR(reader.Read(labels.data(), n));
-    const auto end = labels.begin() + n;
-    found.largest = std::max<int64_t>(found.largest, *std::max_element(labels.begin(), end));
-    if (found.first_over < 0 && found.largest >= classes) {
-      const auto over =
-          std::find_if(labels.begin(), end, [&](uint8_t label) { return label >= classes; });
-      found.first_over = done + (over - labels.begin());
-      found.label_over = *over;
-    }
-    done += n;
+    found.Add(absl::MakeConstSpan(labels).subspan(0, n), classes);
   }
   TY_RETURN_IF_ERROR(reader.ExpectEnd());
   return found;

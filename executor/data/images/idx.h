@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 
 namespace trainyard::data {
 
@@ -26,6 +27,9 @@ struct IdxLabelCount {
   int64_t largest = 0;
   int64_t first_over = -1;  // the first label of at least `classes`; -1: none
   int64_t label_over = 0;   // that label
+
+  // Counts more labels, which follow those before.
+  void Add(absl::Span<const uint8_t> labels, int64_t classes);
 };
 
 // Reads all labels, of which few are in memory at a time; or the header alone, when it declares

@@ -30,18 +30,6 @@ int64_t DeclaredClasses(const v1::IdxData& idx) {
   return idx.has_classes() ? idx.classes() : kMostClasses;
 }
 
-IdxLabelCount CountOf(const std::vector<uint8_t>& labels, int64_t classes) {
-  IdxLabelCount found{.count = static_cast<int64_t>(labels.size())};
-  if (labels.empty()) return found;
-  found.largest = *std::max_element(labels.begin(), labels.end());
-  if (found.largest < classes) return found;
-  const auto over =
-      std::find_if(labels.begin(), labels.end(), [&](uint8_t label) { return label >= classes; });
-  found.first_over = over - labels.begin();
-  found.label_over = *over;
-  return found;
-}
-
 absl::StatusOr<ImagePart> ReadPart(const v1::IdxData& idx, const std::string& images_uri,
                                    const std::string& labels_uri, bool header_only) {
   ImagePart part;
@@ -51,7 +39,7 @@ absl::StatusOr<ImagePart> ReadPart(const v1::IdxData& idx, const std::string& im
                         CountIdxLabels(labels_uri, part.images.count, DeclaredClasses(idx)));
   } else {
     TY_ASSIGN_OR_RETURN(part.labels, ReadIdxLabels(labels_uri));
-    part.labels_found = CountOf(part.labels, DeclaredClasses(idx));
+    part.labels_found.Add(part.labels, DeclaredClasses(idx));
   }
   if (part.labels_found.count != part.images.count) {
     return absl::InvalidArgumentError(absl::StrCat(labels_uri, ": found ", part.labels_found.count,
