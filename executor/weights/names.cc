@@ -271,12 +271,7 @@ class Matching {
   }
 
   std::string Redrawn(const std::vector<std::string>& names) const {
-    const absl::flat_hash_set<std::string> named(names.begin(), names.end());
-    std::vector<std::string> others;
-    for (const Expected& e : expected_) {
-      if (!named.contains(e.name())) others.push_back(e.name());
-    }
-    return PatternsFor(names, others);
+    return PatternsFor(names, ExpectedNames());
   }
 
   // What the folder lacks or has in another shape, and how to do without.
@@ -295,14 +290,10 @@ class Matching {
   }
 
   std::string Unknown() const {
-    std::vector<std::string> names, others;
+    std::vector<std::string> names;
     const std::string listed = Listed(extra_, names);
-    const absl::flat_hash_set<std::string> named(names.begin(), names.end());
-    for (const auto& [found, tensor] : tensors_) {
-      if (!named.contains(found)) others.push_back(found);
-    }
     return absl::StrCat("spec.model has no place for ", extra_.size(), " of its tensors: ", listed,
-                        " (ignore: ", PatternsFor(names, others), " passes over ",
+                        " (ignore: ", PatternsFor(names, FoundNames()), " passes over ",
                         extra_.size() == 1 ? "it" : "them", ")");
   }
 

@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
@@ -34,7 +36,7 @@ absl::string_view CommonStart(absl::string_view a, absl::string_view b) {
 
 bool TakesNone(const std::string& start, const std::vector<std::string>& others) {
   return !start.empty() && absl::c_none_of(others, [&](const std::string& other) {
-    return other.compare(0, start.size(), start) == 0;
+    return absl::StartsWith(other, start);
   });
 }
 
@@ -46,8 +48,7 @@ std::string Quoted(absl::string_view name) {
 
 std::string FirstOf(const std::vector<std::string>& names) {
   const size_t shown = names.size() <= kShown + 1 ? names.size() : kShown;
-  std::string text = absl::StrJoin(names.begin(), names.begin() + shown, ", ",
-                                   [](std::string* out, const std::string& n) { out->append(n); });
+  std::string text = absl::StrJoin(names.begin(), names.begin() + shown, ", ");
   if (shown < names.size()) absl::StrAppend(&text, " and ", names.size() - shown, " more");
   return text;
 }
@@ -66,15 +67,20 @@ std::string NearestTo(absl::string_view pattern, const std::vector<std::string>&
 }
 
 std::string PatternsFor(const std::vector<std::string>& wanted,
-                        const std::vector<std::string>& others) {
+                        const std::vector<std::string>& all) {
+  const absl::flat_hash_set<absl::string_view> named(wanted.begin(), wanted.end());
+  std::vector<std::string> others;
+  for (const std::string& name : all) {
+    if (!named.contains(name)) others.push_back(name);
+  }
   std::vector<std::string> patterns;
   bool complete = true;
   const auto list = [&] {
-    const bool all = complete && patterns.size() <= kMostPatterns;
+    const bool whole = complete && patterns.size() <= kMostPatterns;
     patterns.resize(std::min(patterns.size(), kMostPatterns));
     std::string text = absl::StrJoin(
         patterns, ", ", [](std::string* out, const std::string& p) { out->append(Quoted(p)); });
-    return absl::StrCat("[", text, all ? "]" : ", ...]");
+    return absl::StrCat("[", text, whole ? "]" : ", ...]");
   };
   if (wanted.size() > 1) {
     absl::string_view start = wanted[0];
@@ -93,7 +99,7 @@ std::string PatternsFor(const std::vector<std::string>& wanted,
     const std::string parent(ParentOf(name));
     if (absl::c_linear_search(patterns, parent + "*")) continue;
     const bool alone = absl::c_count_if(looked_at, [&](const std::string& other) {
-                         return other.compare(0, parent.size(), parent) == 0;
+                         return absl::StartsWith(other, parent);
                        }) == 1;
     std::string pattern = !alone && TakesNone(parent, others) ? parent + "*" : name;
     if (!absl::c_linear_search(patterns, pattern)) patterns.push_back(std::move(pattern));
