@@ -156,21 +156,12 @@ absl::StatusOr<Kernel> CudaDevice::Bind(const CrossEntropy& op) {
 }
 
 absl::StatusOr<Kernel> CudaDevice::Bind(const CountTargets& op) {
-  return Kernel{.launch =
-                    [op](Stream& stream) {
-                      LaunchFixedSum(stream, IsTarget{}, op.targets.As<int32_t>(),
-                                     op.count.As<double>(), op.n, op.accumulate, stream.scratch);
-                    },
-                .scratch_bytes = FixedSumBytes(op.n)};
+  const int32_t* targets = op.targets.As<int32_t>();
+  return FixedSum(IsTarget{}, targets, op.count.As<double>(), op.n, op.accumulate);
 }
 
 absl::StatusOr<Kernel> CudaDevice::Bind(const Sum& op) {
-  return Kernel{.launch =
-                    [op](Stream& stream) {
-                      LaunchFixedSum(stream, InDouble{}, op.x.As<float>(), op.sum.As<double>(),
-                                     op.n, op.accumulate, stream.scratch);
-                    },
-                .scratch_bytes = FixedSumBytes(op.n)};
+  return FixedSum(InDouble{}, op.x.As<float>(), op.sum.As<double>(), op.n, op.accumulate);
 }
 
 }  // namespace trainyard::kernels::cuda

@@ -62,16 +62,17 @@ __global__ static void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) total[0] = accumulate ? total[0] + sum : sum;
 }
 
-// total[0] = sum of f(x[i]) (+ total[0] when accumulate). Takes FixedSumBytes(n) bytes of
-// `scratch`.
+// total[0] = sum of f(x[i]) (+ total[0] when accumulate).
 template <typename F, typename T>
-void LaunchFixedSum(Stream& stream, F f, const T* x, double* total, int64_t n, bool accumulate,
-                    void* scratch) {
-  double* partial = static_cast<double*>(scratch);
-  const int64_t blocks = SumBlocks(n);
-  Launch(stream, {.grid = Blocks(blocks)}, PartialSumKernel<F, T>, f, x, partial, n,
-         Aligned(kPackBytes, {x}));
-  Launch(stream, {.grid = Blocks(1)}, TotalSumKernel, partial, total, blocks, accumulate);
+Kernel FixedSum(F f, const T* x, double* total, int64_t n, bool accumulate) {
+  const auto launch = [=](Stream& stream) {
+    double* partial = static_cast<double*>(stream.scratch);
+    const int64_t blocks = SumBlocks(n);
+    Launch(stream, {.grid = Blocks(blocks)}, PartialSumKernel<F, T>, f, x, partial, n,
+           Aligned(kPackBytes, {x}));
+    Launch(stream, {.grid = Blocks(1)}, TotalSumKernel, partial, total, blocks, accumulate);
+  };
+  return {.launch = launch, .scratch_bytes = FixedSumBytes(n)};
 }
 
 }  // namespace trainyard::kernels::cuda

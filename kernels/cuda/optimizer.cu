@@ -176,12 +176,7 @@ absl::StatusOr<Kernel> ForGradientAndCopy(const Buffer& grad, const Buffer& copy
 
 absl::StatusOr<Kernel> CudaDevice::Bind(const SquaredNorm& op) {
   return ForElement(op.x.dtype, [&]<typename E>() {
-    return Kernel{.launch =
-                      [op](Stream& stream) {
-                        LaunchFixedSum(stream, Square{}, op.x.As<E>(), op.sum.As<double>(), op.n,
-                                       op.accumulate, stream.scratch);
-                      },
-                  .scratch_bytes = FixedSumBytes(op.n)};
+    return FixedSum(Square{}, op.x.As<E>(), op.sum.As<double>(), op.n, op.accumulate);
   });
 }
 
