@@ -1,9 +1,9 @@
 #include "kernels/ops/activation.h"
 
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/elements.h"
 #include "kernels/cuda/fast_math.cuh"
 #include "kernels/cuda/map.cuh"
+#include "kernels/for_element.h"
 
 namespace trainyard::kernels::cuda {
 namespace {

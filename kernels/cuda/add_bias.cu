@@ -2,7 +2,7 @@
 
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/element.cuh"
-#include "kernels/cuda/elements.h"
+#include "kernels/for_element.h"
 
 namespace trainyard::kernels::cuda {
 namespace {

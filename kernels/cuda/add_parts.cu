@@ -1,9 +1,9 @@
 #include "kernels/ops/add_parts.h"
 
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/elements.h"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/tree_sum.cuh"
+#include "kernels/for_element.h"
 
 namespace trainyard::kernels::cuda {
 namespace {

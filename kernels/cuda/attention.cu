@@ -7,7 +7,7 @@
 #include "kernels/cuda/attention_mma.h"
 #include "kernels/cuda/attention_tile.cuh"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/elements.h"
+#include "kernels/for_element.h"
 
 namespace trainyard::kernels::cuda {
 namespace {

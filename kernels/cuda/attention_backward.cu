@@ -13,7 +13,7 @@
 #include "kernels/cuda/attention_mma.cuh"
 #include "kernels/cuda/attention_mma.h"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/elements.h"
+#include "kernels/for_element.h"
 #include "kernels/ops/attention.h"
 
 namespace trainyard::kernels::cuda {

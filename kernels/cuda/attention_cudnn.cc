@@ -10,7 +10,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/agreement.h"
-#include "kernels/cuda/elements.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/cuda/trial_data.h"
 
@@ -329,8 +328,8 @@ absl::StatusOr<Kernel> PrepareCudnn(Cudnn& dnn, const AttentionForward& op, Kern
     const int64_t keys = op.heads * op.head_dim, values = keys + op.kv_heads * op.head_dim;
     return pair->Run(stream,
                      {{kQ, op.qkv.data},
-                      {kK, ElementAt(op.qkv, keys)},
-                      {kV, ElementAt(op.qkv, values)},
+                      {kK, op.qkv.From(keys).data},
+                      {kV, op.qkv.From(values).data},
                       {kY, op.y.data},
                       {kLse, op.lse.data}},
                      AlignWorkspace(stream.scratch));
@@ -378,11 +377,11 @@ absl::StatusOr<Kernel> PrepareCudnn(Cudnn& dnn, const AttentionBackward& op, Ker
         const int64_t y = (b * op.time * op.heads + kv * group) * op.head_dim;
         const int64_t lse = (b * op.heads + kv * group) * op.time;
         std::vector<Plan::Binding> bindings = {
-            {kQ, ElementAt(op.qkv, q)},   {kK, ElementAt(op.qkv, k)},
-            {kV, ElementAt(op.qkv, v)},   {kY, ElementAt(op.y, y)},
-            {kDy, ElementAt(op.dy, y)},   {kLse, ElementAt(op.lse, lse)},
-            {kDq, ElementAt(op.dqkv, q)}, {kDk, ElementAt(op.dqkv, k)},
-            {kDv, ElementAt(op.dqkv, v)}, {kDelta, delta},
+            {kQ, op.qkv.From(q).data},   {kK, op.qkv.From(k).data},
+            {kV, op.qkv.From(v).data},   {kY, op.y.From(y).data},
+            {kDy, op.dy.From(y).data},   {kLse, op.lse.From(lse).data},
+            {kDq, op.dqkv.From(q).data}, {kDk, op.dqkv.From(k).data},
+            {kDv, op.dqkv.From(v).data}, {kDelta, delta},
             {kOne, &pair->scalars.one}};
         if (group > 1) {
           bindings.push_back({kDkHeads, dk_heads});

@@ -2,7 +2,7 @@
 
 #include "kernels/cuda/column_tiles.cuh"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/elements.h"
+#include "kernels/for_element.h"
 
 namespace trainyard::kernels::cuda {
 namespace {

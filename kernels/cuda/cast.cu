@@ -1,8 +1,8 @@
 #include "kernels/cuda/cast.h"
 
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/elements.h"
 #include "kernels/cuda/map.cuh"
+#include "kernels/for_element.h"
 
 namespace trainyard::kernels::cuda {
 namespace {

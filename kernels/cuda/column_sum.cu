@@ -4,9 +4,9 @@
 
 #include "kernels/cuda/column_tiles.cuh"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/elements.h"
 #include "kernels/cuda/row_chunks.cuh"
 #include "kernels/cuda/row_cuts.cuh"
+#include "kernels/for_element.h"
 
 namespace trainyard::kernels::cuda {
 namespace {
@@ -75,8 +75,8 @@ absl::StatusOr<Kernel> CudaDevice::Bind(const ColumnSum& op) {
     }
     float* const sums = static_cast<float*>(stream.scratch);
     const int count = EachCut(op.rows, op.cuts, [&](int64_t first, int64_t end, int number) {
-      LaunchColumnSum(stream, {ElementAt(op.x, first * step), op.x.dtype}, sums + number * op.cols,
-                      end - first, op.cols, /*accumulate=*/false, sums + op.cuts * op.cols, step);
+      LaunchColumnSum(stream, op.x.From(first * step), sums + number * op.cols, end - first,
+                      op.cols, /*accumulate=*/false, sums + op.cuts * op.cols, step);
     });
     LaunchAddCuts(stream, sums, op.y.As<float>(), count, op.cols, op.accumulate);
   };

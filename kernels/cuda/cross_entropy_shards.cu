@@ -5,8 +5,8 @@
 
 #include "kernels/cuda/class_rows.cuh"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/elements.h"
 #include "kernels/cuda/tree_sum.cuh"
+#include "kernels/for_element.h"
 #include "kernels/step_state.h"
 
 namespace trainyard::kernels::cuda {

@@ -1,8 +1,8 @@
 #include "kernels/ops/dropout.h"
 
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/elements.h"
 #include "kernels/cuda/pack.cuh"
+#include "kernels/for_element.h"
 #include "kernels/random.h"
 #include "kernels/step_state.h"
 

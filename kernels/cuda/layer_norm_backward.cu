@@ -1,10 +1,10 @@
 #include <utility>
 
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/elements.h"
 #include "kernels/cuda/norm_row.cuh"
 #include "kernels/cuda/row_chunks.cuh"
 #include "kernels/cuda/row_cuts.cuh"
+#include "kernels/for_element.h"
 #include "kernels/ops/layer_norm.h"
 
 namespace trainyard::kernels::cuda {
@@ -210,8 +210,8 @@ void LaunchWhole(Stream& stream, const LayerNormBackward& op) {
 // Each cut by itself, and then the sums of all.
 template <typename T>
 void LaunchCuts(Stream& stream, const LayerNormBackward& op) {
-  const auto behind = [](const Buffer& buffer, int64_t elements) {
-    return buffer ? Buffer{ElementAt(buffer, elements), buffer.dtype} : Buffer{};
+  const auto move = [](Buffer& buffer, int64_t elements) {
+    if (buffer) buffer = buffer.From(elements);
   };
   float* const gammas = static_cast<float*>(stream.scratch);  // [cuts, cols]
   float* const betas = gammas + (op.dgamma ? op.cuts * op.cols : 0);
@@ -219,8 +219,8 @@ void LaunchCuts(Stream& stream, const LayerNormBackward& op) {
   const int count = EachCut(op.rows, op.cuts, [&](int64_t first, int64_t end, int number) {
     LayerNormBackward cut = op;
     cut.rows = end - first;
-    for (Buffer* buffer : {&cut.dy, &cut.x, &cut.dx}) *buffer = behind(*buffer, first * op.cols);
-    for (Buffer* buffer : {&cut.mean, &cut.rstd}) *buffer = behind(*buffer, first);
+    for (Buffer* buffer : {&cut.dy, &cut.x, &cut.dx}) move(*buffer, first * op.cols);
+    for (Buffer* buffer : {&cut.mean, &cut.rstd}) move(*buffer, first);
     if (op.dgamma) cut.dgamma = {gammas + number * op.cols};
     if (op.dbeta) cut.dbeta = {betas + number * op.cols};
     cut.accumulate_params = false;

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/cast.h"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/elements.h"
 #include "kernels/cuda/matmul_tuner.h"
 #include "kernels/cuda/product.h"
 
@@ -80,7 +79,7 @@ struct Products {
       on.fault().Note(cudaMemsetAsync(b + padded_bytes(), 0, bias_bytes(), on.handle()), "matmul");
     }
     if (op.k == given.k) return;
-    on.fault().Note(cudaMemset2DAsync(ElementAt(given.a, given.k), given.a_row_stride() * each, 0,
+    on.fault().Note(cudaMemset2DAsync(given.a.From(given.k).data, given.a_row_stride() * each, 0,
                                       (op.k - given.k) * each, given.m, on.handle()),
                     "matmul");
   }

@@ -5,8 +5,8 @@
 #include "kernels/cuda/adamw.cuh"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/element.cuh"
-#include "kernels/cuda/elements.h"
 #include "kernels/cuda/fixed_sum.cuh"
+#include "kernels/for_element.h"
 #include "kernels/step_state.h"
 
 namespace trainyard::kernels::cuda {

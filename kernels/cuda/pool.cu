@@ -4,8 +4,8 @@
 #include <type_traits>
 
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/elements.h"
 #include "kernels/cuda/pack.cuh"
+#include "kernels/for_element.h"
 
 namespace trainyard::kernels::cuda {
 namespace {

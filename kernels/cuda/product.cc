@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/cuda/elements.h"
 #include "kernels/cuda/runtime.h"
 
 namespace trainyard::kernels::cuda {
@@ -156,11 +155,12 @@ absl::StatusOr<std::vector<cublasLtMatmulAlgo_t>> AlgorithmsFor(cublasLtHandle_t
 
 absl::StatusOr<Product> MakeProduct(const Matmul& op, const MatmulPiece& piece) {
   Product product;
-  product.b_data = ElementAt(op.a, op.transpose_a ? piece.k0 * op.a_row_stride() + piece.m0
-                                                  : piece.m0 * op.a_row_stride() + piece.k0);
+  const int64_t first = op.transpose_a ? piece.k0 * op.a_row_stride() + piece.m0
+                                       : piece.m0 * op.a_row_stride() + piece.k0;
+  product.b_data = op.a.From(first).data;
   product.a_offset = (op.transpose_b ? piece.k0 : piece.k0 * op.n) * SizeOf(op.b.dtype);
   if (op.b) product.a_data = static_cast<char*>(op.b.data) + product.a_offset;
-  product.c_data = ElementAt(op.c, piece.m0 * op.c_row_stride());
+  product.c_data = op.c.From(piece.m0 * op.c_row_stride()).data;
   product.alpha = op.scale;
   product.beta = op.accumulate || piece.k0 > 0 ? 1.0f : 0.0f;
   absl::Status status = MakeDescriptor(op, op.bias && piece.k0 == 0, product);

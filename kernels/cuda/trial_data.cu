@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "kernels/cuda/element.cuh"
-#include "kernels/cuda/elements.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/for_element.h"
 
 namespace trainyard::kernels::cuda {
 namespace {
