@@ -20,8 +20,7 @@ void LaunchAddBias(Stream& stream, const Buffer& x, const float* bias, const Buf
                    int64_t rows, int64_t cols) {
   const int64_t n = rows * cols;
   ForElement(y.dtype, [&]<typename T>() {
-    Launch(stream, {.grid = Blocks(CeilDiv(n, kThreads))}, AddBiasKernel<T>, x.As<T>(), bias,
-           y.As<T>(), n, cols);
+    Launch(stream, ThreadForEach(n), AddBiasKernel<T>, x.As<T>(), bias, y.As<T>(), n, cols);
   });
 }
 

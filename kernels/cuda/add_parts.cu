@@ -75,9 +75,8 @@ Kernel SumOfParts(const Op& op, const PartsInMemory& parts) {
       return WithCount(parts.count, [&]<int kCount>() {
         return Kernel{.launch = [op, parts](Stream& stream) {
           const int64_t packs = op.rows * op.cols / kPackSize;
-          Launch(stream, {.grid = Blocks(CeilDiv(packs, kThreads))},
-                 AddPartsKernel<T, kPackSize, kCount>, parts, OptionalAs<float>(op.bias),
-                 op.y.template As<T>(), packs, op.cols);
+          Launch(stream, ThreadForEach(packs), AddPartsKernel<T, kPackSize, kCount>, parts,
+                 OptionalAs<float>(op.bias), op.y.template As<T>(), packs, op.cols);
         }};
       });
     };
@@ -105,7 +104,7 @@ absl::StatusOr<Kernel> CudaDevice::Bind(const Spread& op) {
       const bool by_packs =
           op.n % kPack<T> == 0 && copies.aligned() && Aligned(kPackBytes, {op.x.data});
       const int64_t packs = by_packs ? op.n / kPack<T> : op.n;
-      Launch(stream, {.grid = Blocks(CeilDiv(packs, kThreads))},
+      Launch(stream, ThreadForEach(packs),
              by_packs ? SpreadKernel<T, kPack<T>> : SpreadKernel<T, 1>, op.x.As<T>(), copies,
              packs);
     }};

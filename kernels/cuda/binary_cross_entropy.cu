@@ -47,8 +47,7 @@ absl::StatusOr<Kernel> CudaDevice::Bind(const BinaryCrossEntropy& op) {
                                .rows = op.rows,
                                .scale = op.scale};
   return Kernel{.launch = [arguments](Stream& stream) {
-    Launch(stream, {.grid = Blocks(CeilDiv(arguments.rows, kThreads))}, BinaryCrossEntropyKernel,
-           arguments);
+    Launch(stream, ThreadForEach(arguments.rows), BinaryCrossEntropyKernel, arguments);
   }};
 }
 

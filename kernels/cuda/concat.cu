@@ -35,24 +35,20 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <typename Op>
-dim3 GridOf(const Op& op) {
-  return Blocks(CeilDiv(op.rows * (op.a_cols + op.b_cols), kThreads));
-}
-
 }  // namespace
 
 absl::StatusOr<Kernel> CudaDevice::Bind(const Concat& op) {
   return Kernel{.launch = [op](Stream& stream) {
-    Launch(stream, {.grid = GridOf(op)}, ConcatKernel, op.a.As<float>(), op.b.As<float>(),
-           op.y.As<float>(), op.rows, op.a_cols, op.b_cols, op.repeat_a ? 0 : op.a_cols);
+    Launch(stream, ThreadForEach(op.rows * (op.a_cols + op.b_cols)), ConcatKernel, op.a.As<float>(),
+           op.b.As<float>(), op.y.As<float>(), op.rows, op.a_cols, op.b_cols,
+           op.repeat_a ? 0 : op.a_cols);
   }};
 }
 
 absl::StatusOr<Kernel> CudaDevice::Bind(const Split& op) {
   return Kernel{.launch = [op](Stream& stream) {
-    Launch(stream, {.grid = GridOf(op)}, SplitKernel, op.x.As<float>(), op.a.As<float>(),
-           op.b.As<float>(), op.rows, op.a_cols, op.b_cols);
+    Launch(stream, ThreadForEach(op.rows * (op.a_cols + op.b_cols)), SplitKernel, op.x.As<float>(),
+           op.a.As<float>(), op.b.As<float>(), op.rows, op.a_cols, op.b_cols);
   }};
 }
 

@@ -16,8 +16,8 @@ __global__ void __launch_bounds__(kThreads)
 
 absl::StatusOr<Kernel> CudaDevice::Bind(const CopyIfTaken& op) {
   return Kernel{.launch = [op](Stream& stream) {
-    Launch(stream, {.grid = Blocks(CeilDiv(op.n, kThreads))}, CopyIfTakenKernel, op.x.As<float>(),
-           op.y.As<float>(), op.grad_scale.As<float>(), op.n);
+    Launch(stream, ThreadForEach(op.n), CopyIfTakenKernel, op.x.As<float>(), op.y.As<float>(),
+           op.grad_scale.As<float>(), op.n);
   }};
 }
 

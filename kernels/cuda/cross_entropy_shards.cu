@@ -217,7 +217,7 @@ absl::StatusOr<Kernel> CudaDevice::Bind(const CrossEntropyShard& op) {
 absl::StatusOr<Kernel> CudaDevice::Bind(const CrossEntropyOfShards& op) {
   return Kernel{.launch = [op](Stream& stream) {
     const auto norms = OptionalAs<float>(op.norms);
-    Launch(stream, {.grid = Blocks(CeilDiv(op.rows, kThreads))}, CrossEntropyOfShardsKernel,
+    Launch(stream, ThreadForEach(op.rows), CrossEntropyOfShardsKernel,
            AllShardsOfClasses{.first = op.statistics.first.As<float>(),
                               .statistics = op.statistics.list,
                               .targets = op.targets.As<int32_t>(),

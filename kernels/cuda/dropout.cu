@@ -92,8 +92,7 @@ Kernel DropSomeColumns(const Dropout& op) {
                                   .scale = 1.0f / (1.0f - op.p)};
   return Kernel{.launch = [columns, x = op.x.As<T>(), y = op.y.As<T>()](Stream& stream) {
     const int64_t draws = columns.rows_here * columns.draws_each();
-    Launch(stream, {.grid = Blocks(CeilDiv(draws, kThreads))}, DropoutColumnsKernel<T>, x, y,
-           columns);
+    Launch(stream, ThreadForEach(draws), DropoutColumnsKernel<T>, x, y, columns);
   }};
 }
 
@@ -108,7 +107,7 @@ absl::StatusOr<Kernel> CudaDevice::Bind(const Dropout& op) {
       const int64_t draws_each = CeilDiv(op.per_sample, kPerDraw);
       const int64_t draws = op.samples * draws_each;
       const bool by_packs = op.per_sample % kPerDraw == 0 && Aligned(kPerDraw * sizeof(T), {x, y});
-      Launch(stream, {.grid = Blocks(CeilDiv(draws, kThreads))},
+      Launch(stream, ThreadForEach(draws),
              by_packs ? DropoutKernel<T, kPerDraw> : DropoutKernel<T, 1>, x, y,
              StepStateOf(op.state), op.stream, draws, draws_each, op.per_sample, op.p,
              1.0f / (1.0f - op.p));

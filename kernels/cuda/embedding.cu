@@ -58,8 +58,8 @@ void LaunchBackward(Stream& stream, const EmbeddingBackward& op) {
                      static_cast<uint64_t*>(stream.scratch));
   if (op.dpositions) {
     const int64_t plane = op.time * op.width;
-    Launch(stream, {.grid = Blocks(CeilDiv(plane, kThreads))}, EmbeddingPositionsKernel, dy,
-           op.dpositions.As<float>(), op.batch, plane);
+    Launch(stream, ThreadForEach(plane), EmbeddingPositionsKernel, dy, op.dpositions.As<float>(),
+           op.batch, plane);
   }
 }
 

@@ -199,9 +199,8 @@ absl::StatusOr<Kernel> CudaDevice::Bind(const EmbeddingTablesForward& op) {
   if (!ok.ok()) return ok;
   return Kernel{.launch = [op](Stream& stream) {
     const int64_t places = op.batch * op.tables.list.count;
-    Launch(stream, {.grid = Blocks(CeilDiv(places * op.width, kThreads))}, EmbeddingTablesKernel,
-           op.ids.As<int32_t>(), op.tables.first.As<float>(), op.y.As<float>(), op.tables.list,
-           places, op.width);
+    Launch(stream, ThreadForEach(places * op.width), EmbeddingTablesKernel, op.ids.As<int32_t>(),
+           op.tables.first.As<float>(), op.y.As<float>(), op.tables.list, places, op.width);
   }};
 }
 
@@ -220,10 +219,9 @@ absl::StatusOr<Kernel> CudaDevice::Bind(const EmbeddingTablesBackward& op) {
 absl::StatusOr<Kernel> CudaDevice::Bind(const KeepRows& op) {
   return Kernel{.launch = [op](Stream& stream) {
     const int64_t places = op.batch * op.count;
-    Launch(stream, {.grid = Blocks(CeilDiv(places * op.width, kThreads))}, KeepRowsKernel,
-           op.dy.As<float>(), op.ids.As<int32_t>(), op.kept_dy.As<float>(),
-           op.kept_ids.As<int32_t>(), StepStateOf(op.state), op.samples, places, op.count,
-           op.width);
+    Launch(stream, ThreadForEach(places * op.width), KeepRowsKernel, op.dy.As<float>(),
+           op.ids.As<int32_t>(), op.kept_dy.As<float>(), op.kept_ids.As<int32_t>(),
+           StepStateOf(op.state), op.samples, places, op.count, op.width);
   }};
 }
 

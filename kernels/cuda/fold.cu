@@ -19,8 +19,8 @@ absl::StatusOr<Kernel> CudaDevice::Bind(const Fold& op) {
     return Bind(Add{.a = op.total, .b = op.part, .y = op.total, .n = op.n});
   }
   return Kernel{.launch = [op](Stream& stream) {
-    Launch(stream, {.grid = Blocks(CeilDiv(op.n, kThreads))}, AddDoublesKernel,
-           op.part.As<double>(), op.total.As<double>(), op.n);
+    Launch(stream, ThreadForEach(op.n), AddDoublesKernel, op.part.As<double>(),
+           op.total.As<double>(), op.n);
   }};
 }
 

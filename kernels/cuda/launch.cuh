@@ -31,6 +31,9 @@ inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // elements or whole rows, so that no tensor that fits into memory comes near it.
 inline dim3 Blocks(int64_t count) { return dim3(static_cast<unsigned>(count)); }
 
+// A thread for each of `n` elements.
+inline Shape ThreadForEach(int64_t n) { return {.grid = Blocks(CeilDiv(n, kThreads))}; }
+
 // Asynchronous; a launch that fails is noted as the device's fault.
 template <typename... Parameters, typename... Arguments>
 void Launch(Stream& stream, const Shape& shape, void (*kernel)(Parameters...),

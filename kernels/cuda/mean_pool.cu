@@ -35,8 +35,8 @@ absl::StatusOr<Kernel> CudaDevice::Bind(const MeanPoolForward& op) {
   return ForElement(op.x.dtype, [&]<typename T>() {
     return Kernel{.launch = [op](Stream& stream) {
       const int64_t n = op.batch * op.channels;
-      Launch(stream, {.grid = Blocks(CeilDiv(n, kThreads))}, MeanPoolKernel<T>, op.x.As<T>(),
-             op.y.As<T>(), op.pixels, op.channels, n);
+      Launch(stream, ThreadForEach(n), MeanPoolKernel<T>, op.x.As<T>(), op.y.As<T>(), op.pixels,
+             op.channels, n);
     }};
   });
 }
@@ -45,8 +45,8 @@ absl::StatusOr<Kernel> CudaDevice::Bind(const MeanPoolBackward& op) {
   return ForElement(op.dy.dtype, [&]<typename T>() {
     return Kernel{.launch = [op](Stream& stream) {
       const int64_t n = op.batch * op.pixels * op.channels;
-      Launch(stream, {.grid = Blocks(CeilDiv(n, kThreads))}, MeanPoolBackwardKernel<T>,
-             op.dy.As<T>(), op.dx.As<T>(), op.pixels, op.channels, n);
+      Launch(stream, ThreadForEach(n), MeanPoolBackwardKernel<T>, op.dy.As<T>(), op.dx.As<T>(),
+             op.pixels, op.channels, n);
     }};
   });
 }

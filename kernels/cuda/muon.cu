@@ -45,13 +45,11 @@ __global__ void __launch_bounds__(kThreads)
   w[i] = (1.0f - lr * weight_decay) * w[i] - lr * scale * x[i];
 }
 
-Shape ThreadPerElement(int64_t n) { return {.grid = Blocks(CeilDiv(n, kThreads))}; }
-
 }  // namespace
 
 absl::StatusOr<Kernel> CudaDevice::Bind(const MuonMomentum& op) {
   return Kernel{.launch = [op](Stream& stream) {
-    Launch(stream, ThreadPerElement(op.n), MuonMomentumKernel, op.grad.As<float>() + op.offset,
+    Launch(stream, ThreadForEach(op.n), MuonMomentumKernel, op.grad.As<float>() + op.offset,
            op.velocity.As<float>() + op.offset, op.y.As<float>(), OptionalAs<float>(op.grad_scale),
            op.n, op.momentum, op.nesterov);
   }};
@@ -59,21 +57,21 @@ absl::StatusOr<Kernel> CudaDevice::Bind(const MuonMomentum& op) {
 
 absl::StatusOr<Kernel> CudaDevice::Bind(const DivideByNorm& op) {
   return Kernel{.launch = [op](Stream& stream) {
-    Launch(stream, ThreadPerElement(op.n), DivideByNormKernel, op.x.As<float>(),
-           op.sum.As<double>(), op.n, op.epsilon);
+    Launch(stream, ThreadForEach(op.n), DivideByNormKernel, op.x.As<float>(), op.sum.As<double>(),
+           op.n, op.epsilon);
   }};
 }
 
 absl::StatusOr<Kernel> CudaDevice::Bind(const NewtonSchulz& op) {
   return Kernel{.launch = [op](Stream& stream) {
-    Launch(stream, ThreadPerElement(op.n * op.n), NewtonSchulzKernel, op.x.As<float>(),
+    Launch(stream, ThreadForEach(op.n * op.n), NewtonSchulzKernel, op.x.As<float>(),
            op.y.As<float>(), op.n, op.a, op.b, op.c);
   }};
 }
 
 absl::StatusOr<Kernel> CudaDevice::Bind(const MuonStep& op) {
   return Kernel{.launch = [op](Stream& stream) {
-    Launch(stream, ThreadPerElement(op.n), MuonStepKernel, op.w.As<float>() + op.offset,
+    Launch(stream, ThreadForEach(op.n), MuonStepKernel, op.w.As<float>() + op.offset,
            op.x.As<float>(), OptionalAs<float>(op.grad_scale), StepStateOf(op.state), op.n,
            op.scale, op.weight_decay, op.learning_rate_scale);
   }};

@@ -37,24 +37,23 @@ absl::StatusOr<Kernel> CudaDevice::Bind(const SquaredNormLeaves& op) {
 }
 
 absl::StatusOr<Kernel> CudaDevice::Bind(const AddLeaves& op) {
-  return Kernel{.launch =
-                    [op](Stream& stream) {
-                      // Levels take turns in the two halves of the scratch.
-                      auto* const scratch = static_cast<double*>(stream.scratch);
-                      const double* from = op.leaves.As<double>();
-                      int64_t left = op.count;
-                      for (bool odd = false; left > 1; odd = !odd, left = CeilDiv(left, 2)) {
-                        double* const to =
-                            left == 2 ? op.sum.As<double>() : scratch + (odd ? op.count : 0);
-                        Launch(stream, {.grid = Blocks(CeilDiv(CeilDiv(left, 2), kThreads))},
-                               AddPairsKernel, from, to, left);
-                        from = to;
-                      }
-                      if (op.count > 1) return;
-                      Launch(stream, {.grid = Blocks(1)}, AddPairsKernel, from, op.sum.As<double>(),
-                             op.count);
-                    },
-                .scratch_bytes = static_cast<size_t>(2 * op.count) * sizeof(double)};
+  return Kernel{
+      .launch =
+          [op](Stream& stream) {
+            // Levels take turns in the two halves of the scratch.
+            auto* const scratch = static_cast<double*>(stream.scratch);
+            const double* from = op.leaves.As<double>();
+            int64_t left = op.count;
+            for (bool odd = false; left > 1; odd = !odd, left = CeilDiv(left, 2)) {
+              double* const to = left == 2 ? op.sum.As<double>() : scratch + (odd ? op.count : 0);
+              Launch(stream, ThreadForEach(CeilDiv(left, 2)), AddPairsKernel, from, to, left);
+              from = to;
+            }
+            if (op.count > 1) return;
+            Launch(stream, {.grid = Blocks(1)}, AddPairsKernel, from, op.sum.As<double>(),
+                   op.count);
+          },
+      .scratch_bytes = static_cast<size_t>(2 * op.count) * sizeof(double)};
 }
 
 }  // namespace trainyard::kernels::cuda

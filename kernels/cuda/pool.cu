@@ -126,8 +126,8 @@ absl::StatusOr<Kernel> CudaDevice::Bind(const MaxPoolForward& op) {
     return Kernel{.launch = [op, s = PoolingOf(op.shape)](Stream& stream) {
       WithChannels<T>(op.x, op.y, op.index, s.channels, [&]<int kCount>() {
         const int64_t packs = op.shape.batch * s.out_height * s.out_width * s.channels / kCount;
-        Launch(stream, {.grid = Blocks(CeilDiv(packs, kThreads))}, MaxPoolKernel<T, kCount>,
-               op.x.As<T>(), op.y.As<T>(), op.index.As<uint8_t>(), s, packs);
+        Launch(stream, ThreadForEach(packs), MaxPoolKernel<T, kCount>, op.x.As<T>(), op.y.As<T>(),
+               op.index.As<uint8_t>(), s, packs);
       });
     }};
   });
@@ -138,8 +138,8 @@ absl::StatusOr<Kernel> CudaDevice::Bind(const MaxPoolBackward& op) {
     return Kernel{.launch = [op, s = PoolingOf(op.shape)](Stream& stream) {
       WithChannels<T>(op.dx, op.dy, op.index, s.channels, [&]<int kCount>() {
         const int64_t packs = op.shape.batch * s.height * s.width * s.channels / kCount;
-        Launch(stream, {.grid = Blocks(CeilDiv(packs, kThreads))}, MaxPoolBackwardKernel<T, kCount>,
-               op.dy.As<T>(), op.index.As<uint8_t>(), op.dx.As<T>(), s, packs);
+        Launch(stream, ThreadForEach(packs), MaxPoolBackwardKernel<T, kCount>, op.dy.As<T>(),
+               op.index.As<uint8_t>(), op.dx.As<T>(), s, packs);
       });
     }};
   });

@@ -30,8 +30,7 @@ __global__ static void __launch_bounds__(kThreads)
 
 inline void LaunchAddCuts(Stream& stream, const float* sums, float* y, int count, int64_t cols,
                           bool accumulate) {
-  Launch(stream, {.grid = Blocks(CeilDiv(cols, kThreads))}, AddCutsKernel, sums, y, count, cols,
-         accumulate);
+  Launch(stream, ThreadForEach(cols), AddCutsKernel, sums, y, count, cols, accumulate);
 }
 
 }  // namespace trainyard::kernels::cuda

@@ -66,8 +66,7 @@ Rows RowsOf(const Op& op) {
 absl::StatusOr<Kernel> CudaDevice::Bind(const SgdRows& op) {
   return Kernel{.launch = [op](Stream& stream) {
     const Rows rows = RowsOf(op);
-    Launch(stream, {.grid = Blocks(CeilDiv(rows.places * rows.width, kThreads))}, SgdRowsKernel,
-           rows, op.tables.list);
+    Launch(stream, ThreadForEach(rows.places * rows.width), SgdRowsKernel, rows, op.tables.list);
   }};
 }
 
@@ -79,8 +78,8 @@ absl::StatusOr<Kernel> CudaDevice::Bind(const AdamWRows& op) {
                               .epsilon = op.epsilon,
                               .weight_decay = op.weight_decay,
                               .learning_rate_scale = op.learning_rate_scale};
-    Launch(stream, {.grid = Blocks(CeilDiv(rows.places * rows.width, kThreads))}, AdamWRowsKernel,
-           rows, op.m.first.As<float>(), op.v.first.As<float>(), op.tables.list, hyper,
+    Launch(stream, ThreadForEach(rows.places * rows.width), AdamWRowsKernel, rows,
+           op.m.first.As<float>(), op.v.first.As<float>(), op.tables.list, hyper,
            LaunchCorrections(stream, hyper, rows.state));
   };
   return Kernel{.launch = launch, .scratch_bytes = kCorrectionBytes};

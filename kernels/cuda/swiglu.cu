@@ -73,10 +73,6 @@ void WithGatePack(int64_t cols, bool aligned, const F& launch) {
   launch.template operator()<1>();
 }
 
-dim3 GateBlocks(int64_t rows, int64_t cols, int pack) {
-  return Blocks(CeilDiv(rows * (cols / pack), kThreads));
-}
-
 }  // namespace
 
 absl::StatusOr<Kernel> CudaDevice::Bind(const SwiGluForward& op) {
@@ -85,8 +81,8 @@ absl::StatusOr<Kernel> CudaDevice::Bind(const SwiGluForward& op) {
       const T* x = op.x.As<T>();
       T* y = op.y.As<T>();
       WithGatePack<T>(op.cols, Aligned(kPackBytes, {x, y}), [&]<int kPackSize>() {
-        Launch(stream, {.grid = GateBlocks(op.rows, op.cols, kPackSize)},
-               SwiGluKernel<T, kPackSize>, x, y, op.rows, op.cols);
+        Launch(stream, ThreadForEach(op.rows * (op.cols / kPackSize)), SwiGluKernel<T, kPackSize>,
+               x, y, op.rows, op.cols);
       });
     }};
   });
@@ -99,7 +95,7 @@ absl::StatusOr<Kernel> CudaDevice::Bind(const SwiGluBackward& op) {
       const T* dy = op.dy.As<T>();
       T* dx = op.dx.As<T>();
       WithGatePack<T>(op.cols, Aligned(kPackBytes, {x, dy, dx}), [&]<int kPackSize>() {
-        Launch(stream, {.grid = GateBlocks(op.rows, op.cols, kPackSize)},
+        Launch(stream, ThreadForEach(op.rows * (op.cols / kPackSize)),
                SwiGluBackwardKernel<T, kPackSize>, x, dy, dx, op.rows, op.cols);
       });
     }};

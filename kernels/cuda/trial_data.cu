@@ -90,15 +90,15 @@ void LaunchTrialOperands(Stream& stream, const TrialOperand& a, const TrialOpera
                       .negative = operand == &b,
                       .seed = operand == &b ? 2u : 1u};
     ForElement(operand->x.dtype, [&]<typename T>() {
-      Launch(stream, {.grid = Blocks(CeilDiv(of.rows * of.cols, kThreads))}, OperandKernel<T>,
-             operand->x.As<T>(), of, scale);
+      Launch(stream, ThreadForEach(of.rows * of.cols), OperandKernel<T>, operand->x.As<T>(), of,
+             scale);
     });
   }
 }
 
 void LaunchTrialData(Stream& stream, const Buffer& x, int64_t n, float scale) {
   ForElement(x.dtype, [&]<typename T>() {
-    Launch(stream, {.grid = Blocks(CeilDiv(n, kThreads))}, TrialDataKernel<T>, x.As<T>(), n, scale);
+    Launch(stream, ThreadForEach(n), TrialDataKernel<T>, x.As<T>(), n, scale);
   });
 }
 
