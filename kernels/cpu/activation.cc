@@ -2,7 +2,6 @@
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/elements.h"
-#include "kernels/cpu/parallel.h"
 
 namespace trainyard::kernels {
 namespace {
@@ -32,23 +31,15 @@ Loops<T> LoopsOfKind(ActivationKind kind, const ElementLoops<T>& vectors) {
 
 absl::StatusOr<Kernel> CpuDevice::Bind(const ActivationForward& op) {
   return ForElement(op.x.dtype, [&]<typename T>() {
-    auto* const run = LoopsOfKind(op.kind, LoopsOf<T>(vectors_)).forward;
-    return Kernel{[=, threads = threads_, x = op.x.As<T>(), y = op.y.As<T>(), n = op.n](Stream&) {
-      ParallelRuns(threads, n, kSerialElements,
-                   [&](int64_t begin, int64_t end) { run(x + begin, y + begin, end - begin); });
-    }};
+    const Loops<T> loops = LoopsOfKind(op.kind, LoopsOf<T>(vectors_));
+    return Elementwise(threads_, op.n, loops.forward, op.x.As<T>(), op.y.As<T>());
   });
 }
 
 absl::StatusOr<Kernel> CpuDevice::Bind(const ActivationBackward& op) {
   return ForElement(op.x.dtype, [&]<typename T>() {
-    auto* const run = LoopsOfKind(op.kind, LoopsOf<T>(vectors_)).backward;
-    return Kernel{[=, threads = threads_, x = op.x.As<T>(), dy = op.dy.As<T>(), dx = op.dx.As<T>(),
-                   n = op.n](Stream&) {
-      ParallelRuns(threads, n, kSerialElements, [&](int64_t begin, int64_t end) {
-        run(x + begin, dy + begin, dx + begin, end - begin);
-      });
-    }};
+    const Loops<T> loops = LoopsOfKind(op.kind, LoopsOf<T>(vectors_));
+    return Elementwise(threads_, op.n, loops.backward, op.x.As<T>(), op.dy.As<T>(), op.dx.As<T>());
   });
 }
 
