@@ -206,12 +206,7 @@ absl::StatusOr<Kernel> PreparedOwn(const AttentionBackward& op) {
 absl::StatusOr<Kernel> CudaDevice::Bind(const AttentionBackward& op) {
   if (absl::Status ok = CheckLimits(op); !ok.ok()) return ok;
   cudaSetDevice(index_);
-  absl::StatusOr<Kernel> own = PreparedOwn(op);
-  if (!own.ok() || !FitsCudnn(op)) return own;
-  const absl::StatusOr<Cudnn*> dnn = OpenCudnn();
-  if (!dnn.ok()) return own;
-  absl::StatusOr<Kernel> by_cudnn = PrepareCudnn(**dnn, op, *own);
-  return absl::IsUnimplemented(by_cudnn.status()) ? own : by_cudnn;
+  return ByCudnnOrOwn(op, PreparedOwn(op), [this] { return OpenCudnn(); });
 }
 
 }  // namespace trainyard::kernels::cuda

@@ -50,4 +50,14 @@ absl::StatusOr<Kernel> PrepareCudnn(Cudnn& dnn, const AttentionForward& op, Kern
 absl::StatusOr<Kernel> PrepareCudnn(Cudnn& dnn, const AttentionBackward& op, Kernel own,
                                     size_t score_bytes = kMostScoreBytes);
 
+// cuDNN's kernel if it takes the op, else `own`. `open` opens cuDNN; it is called only if needed.
+template <typename Op, typename Open>
+absl::StatusOr<Kernel> ByCudnnOrOwn(const Op& op, absl::StatusOr<Kernel> own, const Open& open) {
+  if (!own.ok() || !FitsCudnn(op)) return own;
+  const absl::StatusOr<Cudnn*> dnn = open();
+  if (!dnn.ok()) return own;
+  absl::StatusOr<Kernel> by_cudnn = PrepareCudnn(**dnn, op, *own);
+  return absl::IsUnimplemented(by_cudnn.status()) ? own : by_cudnn;
+}
+
 }  // namespace trainyard::kernels::cuda
