@@ -11,6 +11,15 @@ struct AdamWHyper {
   float beta1, beta2, epsilon, weight_decay, learning_rate_scale;
 };
 
+template <typename Op>
+AdamWHyper HyperOf(const Op& op) {
+  return {.beta1 = op.beta1,
+          .beta2 = op.beta2,
+          .epsilon = op.epsilon,
+          .weight_decay = op.weight_decay,
+          .learning_rate_scale = op.learning_rate_scale};
+}
+
 // With t = updates + 1: lr / (1 - beta1^t) and 1 / sqrt(1 - beta2^t).
 struct AdamWCorrections {
   float step_size, inverse_root2;

@@ -219,11 +219,7 @@ absl::StatusOr<Kernel> CudaDevice::Bind(const AdamWStep& op) {
                                       .state = StepStateOf(op.state),
                                       .copy = OptionalAs<T>(op.copy),
                                       .n = op.n,
-                                      .hyper = {.beta1 = op.beta1,
-                                                .beta2 = op.beta2,
-                                                .epsilon = op.epsilon,
-                                                .weight_decay = op.weight_decay,
-                                                .learning_rate_scale = op.learning_rate_scale}};
+                                      .hyper = HyperOf(op)};
     arguments.by_packs = PacksAligned<G, T>(arguments, {arguments.w, arguments.m, arguments.v});
     const auto launch = [arguments](Stream& stream) {
       Launch(stream, {.grid = StepBlocks(arguments.n)}, AdamWKernel<G, T>, arguments,

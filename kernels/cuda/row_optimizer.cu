@@ -73,11 +73,7 @@ absl::StatusOr<Kernel> CudaDevice::Bind(const SgdRows& op) {
 absl::StatusOr<Kernel> CudaDevice::Bind(const AdamWRows& op) {
   const auto launch = [op](Stream& stream) {
     const Rows rows = RowsOf(op);
-    const AdamWHyper hyper = {.beta1 = op.beta1,
-                              .beta2 = op.beta2,
-                              .epsilon = op.epsilon,
-                              .weight_decay = op.weight_decay,
-                              .learning_rate_scale = op.learning_rate_scale};
+    const AdamWHyper hyper = HyperOf(op);
     Launch(stream, ThreadForEach(rows.places * rows.width), AdamWRowsKernel, rows,
            op.m.first.As<float>(), op.v.first.As<float>(), op.tables.list, hyper,
            LaunchCorrections(stream, hyper, rows.state));
