@@ -176,6 +176,11 @@ auto WithLanes(int64_t classes, const F& launch) {
   return launch.template operator()<kWideBlock>();
 }
 
+// Whether all rows, as many elements apart, begin where packs do.
+inline bool RowsBeginAtPacks(const Buffer& rows, int64_t row_stride) {
+  return Aligned(kPackBytes, {rows.data}) && row_stride * SizeOf(rows.dtype) % kPackBytes == 0;
+}
+
 // Of a kernel for that many lanes.
 template <int kLanes>
 Shape ShapeOfRows(int64_t rows) {

@@ -120,17 +120,13 @@ struct IsTarget {
   __device__ double operator()(int32_t target) const { return target >= 0 ? 1 : 0; }
 };
 
-// Whether all rows of logits and of their gradient begin where packs do.
-bool RowsInPacks(const CrossEntropy& op) {
-  return Aligned(kPackBytes, {op.logits.data, op.dlogits.data}) &&
-         op.row_stride() * SizeOf(op.logits.dtype) % kPackBytes == 0;
-}
-
 }  // namespace
 
 absl::StatusOr<Kernel> CudaDevice::Bind(const CrossEntropy& op) {
   if (op.classes > INT_MAX / 2)
     return absl::UnimplementedError("cuda cross entropy: too many classes");
+  const bool by_packs =
+      RowsBeginAtPacks(op.logits, op.row_stride()) && Aligned(kPackBytes, {op.dlogits.data});
   return ForElement(op.logits.dtype, [&]<typename T>() {
     const CrossEntropyArguments<T> arguments = {.logits = op.logits.As<T>(),
                                                 .targets = op.targets.As<int32_t>(),
@@ -145,7 +141,7 @@ absl::StatusOr<Kernel> CudaDevice::Bind(const CrossEntropy& op) {
                                                 .scale = op.scale,
                                                 .smoothing = op.smoothing,
                                                 .z_loss = op.z_loss,
-                                                .by_packs = RowsInPacks(op)};
+                                                .by_packs = by_packs};
     return WithLanes(op.classes, [&]<int kLanes>() {
       return Kernel{.launch = [arguments](Stream& stream) {
         Launch(stream, ShapeOfRows<kLanes>(arguments.rows), CrossEntropyKernel<kLanes, T>,

@@ -181,10 +181,6 @@ __global__ void __launch_bounds__(kBlockFor<kLanes>)
   }
 }
 
-bool RowsBeginAtPacks(const Buffer& rows, int64_t classes) {
-  return Aligned(kPackBytes, {rows.data}) && classes * SizeOf(rows.dtype) % kPackBytes == 0;
-}
-
 template <typename Op>
 absl::Status CheckClasses(const Op& op) {
   if (op.classes <= INT_MAX / 2) return absl::OkStatus();
