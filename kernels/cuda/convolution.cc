@@ -208,12 +208,11 @@ absl::StatusOr<Kernel> Prepared(absl::StatusOr<Cudnn*> dnn, Problem made, size_t
 }  // namespace
 
 absl::StatusOr<Kernel> CudaDevice::Bind(const ConvolutionForward& op) {
-  const DType type = op.x.dtype;
   if (absl::Status ok = CheckLimits(op.shape); !ok.ok()) return ok;
   return Prepared(OpenCudnn(),
                   {.direction = ConvolutionDirection::kForward,
                    .shape = op.shape,
-                   .type = type,
+                   .type = op.x.dtype,
                    .x = op.x,
                    .w = op.w,
                    .y = op.y},
@@ -229,12 +228,11 @@ absl::StatusOr<Kernel> CudaDevice::Bind(const ConvolutionForward& op) {
 }
 
 absl::StatusOr<Kernel> CudaDevice::Bind(const ConvolutionBackwardData& op) {
-  const DType type = op.dy.dtype;
   if (absl::Status ok = CheckLimits(op.shape); !ok.ok()) return ok;
   return Prepared(OpenCudnn(),
                   {.direction = ConvolutionDirection::kDataGradient,
                    .shape = op.shape,
-                   .type = type,
+                   .type = op.dy.dtype,
                    .x = op.dx,
                    .w = op.w,
                    .y = op.dy},
@@ -246,7 +244,6 @@ absl::StatusOr<Kernel> CudaDevice::Bind(const ConvolutionBackwardData& op) {
 }
 
 absl::StatusOr<Kernel> CudaDevice::Bind(const ConvolutionBackwardWeights& op) {
-  const DType type = op.x.dtype;
   if (absl::Status ok = CheckLimits(op.shape); !ok.ok()) return ok;
   const int64_t out_rows = op.shape.batch * op.shape.out_height() * op.shape.out_width();
   const size_t more = op.dbias ? RowSumBytes(out_rows, op.shape.out) : 0;
@@ -255,7 +252,7 @@ absl::StatusOr<Kernel> CudaDevice::Bind(const ConvolutionBackwardWeights& op) {
   return Prepared(OpenCudnn(),
                   {.direction = ConvolutionDirection::kWeightGradient,
                    .shape = op.shape,
-                   .type = type,
+                   .type = op.x.dtype,
                    .x = op.x,
                    .y = op.dy},
                   more, [op](Stream& stream, Problem& p) {

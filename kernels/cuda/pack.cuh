@@ -24,10 +24,8 @@ inline bool Aligned(size_t bytes, std::initializer_list<const void*> places) {
 }
 
 // Two elements as memory holds them.
-__device__ inline uint32_t PairOf(BFloat16 low, BFloat16 high) {
-  return low.bits | uint32_t{high.bits} << 16;
-}
-__device__ inline uint32_t PairOf(Float16 low, Float16 high) {
+template <typename T>
+__device__ uint32_t PairOf(T low, T high) {
   return low.bits | uint32_t{high.bits} << 16;
 }
 template <typename T>
