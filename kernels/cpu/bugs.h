@@ -1,7 +1,7 @@
 #pragma once
 
-// Ends the process where what the loader checked does not hold: a bug, which reading out of bounds
-// would hide.
+// Ends the process on a bug: where what was checked before a step does not hold, for instance the
+// ids that the loader checked. Going on would hide it.
 
 #include <cstdint>
 #include <cstdio>
