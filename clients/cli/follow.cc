@@ -13,7 +13,6 @@ namespace trainyard::cli {
 absl::StatusOr<int> FollowJob(Session& session, const std::string& name, int64_t after_sequence) {
   Stop stop;
   const Interrupt::Scope scope(session.interrupt(), stop);
-  TY_ASSIGN_OR_RETURN(const OutputFormat format, session.Format());
   TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
   v1::GetJobRequest get;
   get.set_name(name);
@@ -22,7 +21,7 @@ absl::StatusOr<int> FollowJob(Session& session, const std::string& name, int64_t
   options.after_sequence = after_sequence;
   JobWatcher watcher(*client, job.name(), options);
   ProgressView view(session.terminal(), session.out(), SystemClock(), job);
-  const bool json = format == OutputFormat::kJson;
+  const bool json = session.format() == OutputFormat::kJson;
   JobWatcher::Handlers handlers;
   handlers.on_item = [&](const v1::FeedItem& item) {
     if (json)

@@ -24,20 +24,15 @@ absl::StatusOr<v1::Job> ActOnOne(Session& session, const std::string& text, cons
   return act(*client, name);
 }
 
-absl::StatusOr<int> ActOnAll(Session& session, const std::vector<std::string>& names,
-                             const Act& act) {
-  TY_ASSIGN_OR_RETURN(const OutputFormat format, session.Format());
+int ActOnAll(Session& session, const std::vector<std::string>& names, const Act& act) {
   int first_error = kExitOk;
   for (const std::string& text : names) {
     const absl::StatusOr<v1::Job> job = ActOnOne(session, text, act);
     if (!job.ok()) {
       const int code = session.Tell(job.status());
       if (first_error == kExitOk) first_error = code;
-    } else if (format == OutputFormat::kJson || format == OutputFormat::kYaml) {
-      session.out().Write(Serialize(format, *job));
-    } else {
-      session.out().Write(format == OutputFormat::kName ? absl::StrCat(job->name(), "\n")
-                                                        : Describe(session.terminal(), *job));
+    } else if (!session.WriteForPrograms(*job)) {
+      session.out().Write(Describe(session.terminal(), *job));
     }
   }
   return first_error;

@@ -82,7 +82,7 @@ void Session::AddFlags(CLI::App& root) {
       ->group(group);
   root.add_option("--token-file", flags_.token_file, "File that holds the token")->group(group);
   root.add_option("-p,--project", flags_.project, "Project (default: the context's)")->group(group);
-  root.add_option("-o,--output", format_, "table, wide, json, yaml or name")->group(group);
+  root.add_option("-o,--output", format_name_, "table, wide, json, yaml or name")->group(group);
   root.add_option("--patience", patience_seconds_,
                   "Seconds to wait for a server that is away (default 3)")
       ->transform(Seconds())
@@ -93,8 +93,9 @@ void Session::AddFlags(CLI::App& root) {
 void Session::SetBody(CLI::App* command, std::function<absl::StatusOr<int>()> run) {
   command->callback([this, run = std::move(run)] {
     if (no_color_) terminal_.color = false;
-    const absl::Status format = Format().status();
-    const absl::StatusOr<int> code = format.ok() ? run() : format;
+    const absl::StatusOr<OutputFormat> format = ParseOutputFormat(format_name_);
+    if (format.ok()) format_ = *format;
+    const absl::StatusOr<int> code = format.ok() ? run() : format.status();
     exit_code_ = code.ok() ? *code : Tell(code.status());
   });
 }

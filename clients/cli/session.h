@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "clients/cli/exit_code.h"
@@ -39,7 +40,41 @@ class Session {
   // Closes the connection and restores the signal mask. Must be called before exec.
   void Disconnect();
   absl::StatusOr<ResolvedContext> Resolve() const { return ResolveContext(flags_); }
-  absl::StatusOr<OutputFormat> Format() const { return ParseOutputFormat(format_); }
+
+  // What --output asks for, in the body of a command; a body is not run with what is no format.
+  OutputFormat format() const { return format_; }
+  bool wide() const { return format_ == OutputFormat::kWide; }
+  bool wants_messages() const {
+    return format_ == OutputFormat::kJson || format_ == OutputFormat::kYaml;
+  }
+
+  // Writes a message, or a list of them, if --output asks for a form that programs read: JSON, YAML
+  // or the names of messages that have one. Returns whether it does.
+  template <typename Message>
+  bool WriteForPrograms(const Message& message) {
+    if constexpr (requires { message.name(); }) {
+      if (format_ == OutputFormat::kName) {
+        out_.Write(message.name() + "\n");
+        return true;
+      }
+    }
+    if (wants_messages()) out_.Write(Serialize(format_, message));
+    return wants_messages();
+  }
+  template <typename Message>
+  bool WriteForPrograms(const std::vector<Message>& messages) {
+    if constexpr (requires { messages[0].name(); }) {
+      for (const Message& message : messages) {
+        if (format_ == OutputFormat::kName) out_.Write(message.name() + "\n");
+      }
+      if (format_ == OutputFormat::kName) return true;
+    }
+    if (!wants_messages()) return false;
+    std::vector<const google::protobuf::Message*> pointers;
+    for (const Message& message : messages) pointers.push_back(&message);
+    out_.Write(SerializeList(format_, pointers));
+    return true;
+  }
 
   // "projects/default", and the full name of a job given by id or by full name.
   absl::StatusOr<std::string> Parent();
@@ -54,7 +89,8 @@ class Session {
 
  private:
   ContextFlags flags_;
-  std::string format_ = "table";
+  std::string format_name_ = "table";
+  OutputFormat format_ = OutputFormat::kTable;
   double patience_seconds_ = 3;
   bool no_color_ = false;
   Terminal terminal_;

@@ -47,17 +47,11 @@ absl::StatusOr<std::vector<v1::Checkpoint>> Fetch(Client& client, const std::str
 }
 
 absl::StatusOr<int> List(Session& session, const std::string& job) {
-  TY_ASSIGN_OR_RETURN(const OutputFormat format, session.Format());
   TY_ASSIGN_OR_RETURN(const std::string name, session.JobName(job));
   TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
   TY_ASSIGN_OR_RETURN(const std::vector<v1::Checkpoint> all, Fetch(*client, name));
-  if (format == OutputFormat::kName) {
-    for (const v1::Checkpoint& c : all) session.out().Write(absl::StrCat(c.name(), "\n"));
-  } else if (format == OutputFormat::kJson || format == OutputFormat::kYaml) {
-    std::vector<const google::protobuf::Message*> messages;
-    for (const v1::Checkpoint& c : all) messages.push_back(&c);
-    session.out().Write(SerializeList(format, messages));
-  } else if (all.empty()) {
+  if (session.WriteForPrograms(all)) return kExitOk;
+  if (all.empty()) {
     session.err().Write("no checkpoints yet\n");
   } else {
     session.out().Write(Render(session.terminal(), all));

@@ -13,7 +13,6 @@ namespace trainyard::cli {
 namespace {
 
 absl::StatusOr<int> ListContexts(Session& session) {
-  TY_ASSIGN_OR_RETURN(const OutputFormat format, session.Format());
   TY_ASSIGN_OR_RETURN(const std::string path, ContextFilePath());
   TY_ASSIGN_OR_RETURN(const ContextFile file, LoadContexts(path));
   if (file.contexts.empty()) {
@@ -21,12 +20,13 @@ absl::StatusOr<int> ListContexts(Session& session) {
     return kExitOk;
   }
   Table table({"", "CONTEXT", "SERVER", "PROJECT", "FOLDER"});
+  const bool names_only = session.format() == OutputFormat::kName;
   for (const auto& [name, context] : file.contexts) {
-    if (format == OutputFormat::kName) session.out().Write(name + "\n");
+    if (names_only) session.out().Write(name + "\n");
     table.Add({name == file.current ? "*" : "", name, context.server, context.project,
                context.directory});
   }
-  if (format != OutputFormat::kName) session.out().Write(table.Render(session.terminal()));
+  if (!names_only) session.out().Write(table.Render(session.terminal()));
   return kExitOk;
 }
 

@@ -44,14 +44,11 @@ std::string Render(const Terminal& terminal, const v1::ExplainJobResponse& raw) 
 }
 
 absl::StatusOr<int> Explain(Session& session, const std::string& job) {
-  TY_ASSIGN_OR_RETURN(const OutputFormat format, session.Format());
   v1::ExplainJobRequest request;
   TY_ASSIGN_OR_RETURN(*request.mutable_name(), session.JobName(job));
   TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
   TY_ASSIGN_OR_RETURN(const v1::ExplainJobResponse answer, client->ExplainJob(request));
-  session.out().Write(format == OutputFormat::kJson || format == OutputFormat::kYaml
-                          ? Serialize(format, answer)
-                          : Render(session.terminal(), answer));
+  if (!session.WriteForPrograms(answer)) session.out().Write(Render(session.terminal(), answer));
   return kExitOk;
 }
 

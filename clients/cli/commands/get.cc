@@ -25,14 +25,12 @@ absl::StatusOr<v1::Gang> GangOf(Client& client, const std::string& job) {
 }
 
 absl::StatusOr<int> GetGang(Session& session, Client& client, const std::string& job) {
-  TY_ASSIGN_OR_RETURN(const OutputFormat format, session.Format());
   v1::GetGangRequest request;
   request.set_name(job);
   TY_ASSIGN_OR_RETURN(const v1::Gang gang, client.GetGang(request));
-  session.out().Write(
-      format == OutputFormat::kJson || format == OutputFormat::kYaml
-          ? Serialize(format, gang)
-          : RenderGang(session.terminal(), gang, format == OutputFormat::kWide, absl::Now()));
+  if (!session.WriteForPrograms(gang)) {
+    session.out().Write(RenderGang(session.terminal(), gang, session.wide(), absl::Now()));
+  }
   return kExitOk;
 }
 
@@ -46,28 +44,22 @@ v1::Job AsFile(const v1::Job& job) {
 }
 
 absl::StatusOr<int> Get(Session& session, const GetOptions& options) {
-  TY_ASSIGN_OR_RETURN(const OutputFormat format, session.Format());
   v1::GetJobRequest request;
   TY_ASSIGN_OR_RETURN(*request.mutable_name(), session.JobName(options.job));
   TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
   if (options.gang) return GetGang(session, *client, request.name());
   TY_ASSIGN_OR_RETURN(const v1::Job job, client->GetJob(request));
-  std::string text;
-  if (options.as_file)
-    text = ToYaml(AsFile(job));
-  else if (format == OutputFormat::kName)
-    text = absl::StrCat(job.name(), "\n");
-  else if (format == OutputFormat::kJson || format == OutputFormat::kYaml)
-    text = Serialize(format, job);
-  else
-    text = RenderJob(session.terminal(), job, absl::Now());
-  const bool for_people = format == OutputFormat::kTable || format == OutputFormat::kWide;
-  if (for_people && !options.as_file && job.attempt() > 0) {
+  if (options.as_file) {
+    session.out().Write(ToYaml(AsFile(job)));
+    return kExitOk;
+  }
+  if (session.WriteForPrograms(job)) return kExitOk;
+  std::string text = RenderJob(session.terminal(), job, absl::Now());
+  if (job.attempt() > 0) {
     TY_ASSIGN_OR_RETURN(const v1::Gang gang, GangOf(*client, job.name()));
     if (gang.ranks_size() > 0) {
-      absl::StrAppend(
-          &text, "\n",
-          RenderGang(session.terminal(), gang, format == OutputFormat::kWide, absl::Now()));
+      absl::StrAppend(&text, "\n",
+                      RenderGang(session.terminal(), gang, session.wide(), absl::Now()));
     }
   }
   session.out().Write(text);

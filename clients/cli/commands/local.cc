@@ -74,7 +74,6 @@ std::string StatusAsJson(const std::vector<PartStatus>& parts) {
 }
 
 absl::StatusOr<int> Status(Session& session, const std::string& dir) {
-  TY_ASSIGN_OR_RETURN(const OutputFormat format, session.Format());
   TY_ASSIGN_OR_RETURN(const Yard yard, ExistingYard(session, dir));
   TY_ASSIGN_OR_RETURN(const YardConfig config, yard.ReadConfig());
   const std::vector<PartStatus> parts = StatusOfYard(yard, config);
@@ -89,8 +88,8 @@ absl::StatusOr<int> Status(Session& session, const std::string& dir) {
                part.pid > 0 ? absl::StrCat(part.pid) : "-", absl::StrCat(part.restarts),
                part.detail});
   }
-  session.out().Write(format == OutputFormat::kJson ? StatusAsJson(parts)
-                                                    : table.Render(session.terminal()));
+  session.out().Write(session.format() == OutputFormat::kJson ? StatusAsJson(parts)
+                                                              : table.Render(session.terminal()));
   return all_well ? kExitOk : kExitUnavailable;
 }
 

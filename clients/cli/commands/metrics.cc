@@ -104,7 +104,6 @@ std::string RenderPoints(const Session& session, const std::vector<v1::AttemptMe
 }
 
 absl::StatusOr<int> Query(Session& session, const MetricsOptions& options) {
-  TY_ASSIGN_OR_RETURN(const OutputFormat format, session.Format());
   TY_ASSIGN_OR_RETURN(const v1::QueryMetricsRequest request, MakeRequest(session, options));
   TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
   TY_ASSIGN_OR_RETURN(std::vector<v1::AttemptMetricPoint> points, Fetch(*client, request));
@@ -117,10 +116,8 @@ absl::StatusOr<int> Query(Session& session, const MetricsOptions& options) {
     session.out().Write(text);
   } else if (options.plot) {
     session.out().Write(Plot(session, series, options.metric));
-  } else if (format == OutputFormat::kJson || format == OutputFormat::kYaml) {
-    std::vector<const google::protobuf::Message*> messages;
-    for (const auto& point : points) messages.push_back(&point);
-    session.out().Write(SerializeList(format, messages));
+  } else if (session.WriteForPrograms(points)) {
+    return kExitOk;
   } else if (points.empty()) {
     session.err().Write("no metrics yet\n");
   } else {
@@ -196,7 +193,6 @@ void TellWhatHasNoColumn(Session& session, const v1::MetricPoint& point,
 absl::StatusOr<int> Follow(Session& session, const MetricsOptions& options) {
   Stop stop;
   const Interrupt::Scope scope(session.interrupt(), stop);
-  TY_ASSIGN_OR_RETURN(const OutputFormat format, session.Format());
   TY_ASSIGN_OR_RETURN(const v1::QueryMetricsRequest request, MakeRequest(session, options));
   TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
   MetricSeries series;
@@ -224,7 +220,8 @@ absl::StatusOr<int> Follow(Session& session, const MetricsOptions& options) {
       session.out().Write(CsvLine(point, names));
       TellWhatHasNoColumn(session, point, names, told_of);
     } else {
-      session.out().Write(format == OutputFormat::kJson ? JsonLine(point) : PlainLine(point));
+      const bool json = session.format() == OutputFormat::kJson;
+      session.out().Write(json ? JsonLine(point) : PlainLine(point));
     }
     return true;
   };

@@ -4,7 +4,6 @@
 #include <map>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "clients/cli/gang_view.h"
 #include "clients/cli/metric_series.h"
 #include "clients/cpp/job_watcher.h"
@@ -59,7 +58,6 @@ std::map<int, std::string> NodesOf(Client& client, const std::string& job, int64
 
 absl::StatusOr<int> Follow(Session& session, Client& client, const RankMetricsOptions& options,
                            const std::string& job) {
-  TY_ASSIGN_OR_RETURN(const OutputFormat format, session.Format());
   Stop stop;
   const Interrupt::Scope scope(session.interrupt(), stop);
   JobWatcher watcher(client, job, {});
@@ -68,7 +66,8 @@ absl::StatusOr<int> Follow(Session& session, Client& client, const RankMetricsOp
     const v1::MetricPoint& point = item.metrics();
     if (!item.has_metrics() || !HasRanks(point) || point.step() < options.from) return true;
     if (options.to > 0 && point.step() > options.to) return true;
-    session.out().Write(format == OutputFormat::kJson ? JsonLine(point) : RanksLine(point));
+    const bool json = session.format() == OutputFormat::kJson;
+    session.out().Write(json ? JsonLine(point) : RanksLine(point));
     return true;
   };
   const absl::StatusOr<v1::Job> end = watcher.Run(handlers, stop);
@@ -88,7 +87,6 @@ std::string Csv(const std::vector<v1::AttemptMetricPoint>& points) {
 }  // namespace
 
 absl::StatusOr<int> ShowMetricsOfRanks(Session& session, const RankMetricsOptions& options) {
-  TY_ASSIGN_OR_RETURN(const OutputFormat format, session.Format());
   TY_ASSIGN_OR_RETURN(const std::string job, session.JobName(options.job));
   TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
   if (options.follow) return Follow(session, *client, options, job);
@@ -97,16 +95,13 @@ absl::StatusOr<int> ShowMetricsOfRanks(Session& session, const RankMetricsOption
   request.set_split(v1::MetricPoint::TRAIN);
   request.set_from_step(options.from);
   request.set_to_step(options.to);
-  const bool as_messages = format == OutputFormat::kJson || format == OutputFormat::kYaml;
-  TY_ASSIGN_OR_RETURN(
-      const std::vector<v1::AttemptMetricPoint> points,
-      as_messages || options.csv ? FetchRanks(*client, request) : FetchNewest(*client, request));
+  const bool every_point = options.csv || session.wants_messages();
+  TY_ASSIGN_OR_RETURN(const std::vector<v1::AttemptMetricPoint> points,
+                      every_point ? FetchRanks(*client, request) : FetchNewest(*client, request));
   if (options.csv) {
     session.out().Write(Csv(points));
-  } else if (as_messages) {
-    std::vector<const google::protobuf::Message*> messages;
-    for (const auto& point : points) messages.push_back(&point);
-    session.out().Write(SerializeList(format, messages));
+  } else if (session.WriteForPrograms(points)) {
+    return kExitOk;
   } else if (points.empty()) {
     session.err().Write("no rank has told anything: only a job of several ranks compares them\n");
   } else {

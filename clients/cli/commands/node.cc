@@ -145,7 +145,6 @@ std::string RenderNode(const Terminal& terminal, const v1::Node& raw) {
 }
 
 absl::StatusOr<int> ListNodes(Session& session) {
-  TY_ASSIGN_OR_RETURN(const OutputFormat format, session.Format());
   TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
   v1::ListNodesRequest request;
   std::vector<v1::Node> nodes;
@@ -154,13 +153,8 @@ absl::StatusOr<int> ListNodes(Session& session) {
     for (v1::Node& node : *page.mutable_nodes()) nodes.push_back(std::move(node));
     request.set_page_token(page.next_page_token());
   } while (!request.page_token().empty());
-  if (format == OutputFormat::kName) {
-    for (const v1::Node& node : nodes) session.out().Write(absl::StrCat(node.name(), "\n"));
-  } else if (format == OutputFormat::kJson || format == OutputFormat::kYaml) {
-    std::vector<const google::protobuf::Message*> messages;
-    for (const v1::Node& node : nodes) messages.push_back(&node);
-    session.out().Write(SerializeList(format, messages));
-  } else if (nodes.empty()) {
+  if (session.WriteForPrograms(nodes)) return kExitOk;
+  if (nodes.empty()) {
     session.err().Write("no nodes: no agent has connected yet\n");
   } else {
     session.out().Write(RenderNodes(session.terminal(), nodes));
@@ -171,17 +165,13 @@ absl::StatusOr<int> ListNodes(Session& session) {
 template <typename Request>
 absl::StatusOr<int> Call(Session& session, const std::string& name,
                          absl::StatusOr<v1::Node> (Client::*method)(const Request&)) {
-  TY_ASSIGN_OR_RETURN(const OutputFormat format, session.Format());
   TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
   Request request;
   request.set_name(FullName(name));
   TY_ASSIGN_OR_RETURN(const v1::Node node, (client->*method)(request));
-  if (format == OutputFormat::kName)
-    session.out().Write(absl::StrCat(node.name(), "\n"));
-  else if (format == OutputFormat::kJson || format == OutputFormat::kYaml)
-    session.out().Write(Serialize(format, node));
-  else
+  if (!session.WriteForPrograms(node)) {
     session.out().Write(RenderNode(session.terminal(), node));
+  }
   return kExitOk;
 }
 

@@ -16,7 +16,6 @@ struct PlanOptions {
 };
 
 absl::StatusOr<int> PlanLayouts(Session& session, const PlanOptions& options, v1::Job job) {
-  TY_ASSIGN_OR_RETURN(const OutputFormat format, session.Format());
   v1::PlanLayoutsRequest request;
   *request.mutable_job() = std::move(job);
   TY_ASSIGN_OR_RETURN(*request.mutable_parent(), session.Parent());
@@ -26,14 +25,11 @@ absl::StatusOr<int> PlanLayouts(Session& session, const PlanOptions& options, v1
   request.set_link_bytes_per_second(options.link);
   TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
   TY_ASSIGN_OR_RETURN(const v1::PlanLayoutsResponse plan, client->PlanLayouts(request));
-  session.out().Write(format == OutputFormat::kJson || format == OutputFormat::kYaml
-                          ? Serialize(format, plan)
-                          : RenderLayouts(session.terminal(), plan));
+  if (!session.WriteForPrograms(plan)) session.out().Write(RenderLayouts(session.terminal(), plan));
   return kExitOk;
 }
 
 absl::StatusOr<int> Plan(Session& session, const PlanOptions& options) {
-  TY_ASSIGN_OR_RETURN(const OutputFormat format, session.Format());
   TY_ASSIGN_OR_RETURN(v1::Job of_file, ReadJob(options.file, options.sets));
   if (options.layouts || !options.slots.empty()) {
     return PlanLayouts(session, options, std::move(of_file));
@@ -44,9 +40,9 @@ absl::StatusOr<int> Plan(Session& session, const PlanOptions& options) {
   request.set_validate_only(true);
   TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
   TY_ASSIGN_OR_RETURN(const v1::Job job, client->SubmitJob(std::move(request)));
-  session.out().Write(format == OutputFormat::kJson || format == OutputFormat::kYaml
-                          ? Serialize(format, job.plan())
-                          : RenderPlan(session.terminal(), job));
+  if (!session.WriteForPrograms(job.plan())) {
+    session.out().Write(RenderPlan(session.terminal(), job));
+  }
   return kExitOk;
 }
 

@@ -41,18 +41,11 @@ absl::StatusOr<Page> Fetch(Session& session, const PsOptions& options) {
 }
 
 absl::StatusOr<int> List(Session& session, const PsOptions& options) {
-  TY_ASSIGN_OR_RETURN(const OutputFormat format, session.Format());
   TY_ASSIGN_OR_RETURN(const Page page, Fetch(session, options));
-  if (format == OutputFormat::kName) {
-    for (const v1::Job& job : page.jobs) session.out().Write(absl::StrCat(job.name(), "\n"));
-  } else if (format == OutputFormat::kJson || format == OutputFormat::kYaml) {
-    std::vector<const google::protobuf::Message*> messages;
-    for (const v1::Job& job : page.jobs) messages.push_back(&job);
-    session.out().Write(SerializeList(format, messages));
-  } else if (!page.jobs.empty()) {
-    session.out().Write(
-        RenderJobs(session.terminal(), page.jobs, format == OutputFormat::kWide, absl::Now()));
-  } else {
+  const bool written = session.WriteForPrograms(page.jobs);
+  if (!written && !page.jobs.empty()) {
+    session.out().Write(RenderJobs(session.terminal(), page.jobs, session.wide(), absl::Now()));
+  } else if (!written) {
     session.err().Write(options.all || !options.states.empty() || !options.filter.empty()
                             ? "no such jobs\n"
                             : "no active jobs; `trainyard ps --all` shows those that ended\n");

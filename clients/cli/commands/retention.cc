@@ -22,7 +22,6 @@ std::string SpanText(const google::protobuf::Duration& span) {
 }
 
 absl::StatusOr<int> Retain(Session& session, const RetentionFlags& flags) {
-  TY_ASSIGN_OR_RETURN(const OutputFormat format, session.Format());
   TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
   v1::SetRetentionRequest request;
   v1::Retention& wanted = *request.mutable_retention();
@@ -35,9 +34,7 @@ absl::StatusOr<int> Retain(Session& session, const RetentionFlags& flags) {
   const bool change = flags.ended_jobs.has_value() || flags.gone_nodes.has_value();
   TY_ASSIGN_OR_RETURN(const v1::Retention kept,
                       change ? client->SetRetention(request) : client->GetRetention());
-  if (format == OutputFormat::kJson || format == OutputFormat::kYaml) {
-    session.out().Write(Serialize(format, kept));
-  } else {
+  if (!session.WriteForPrograms(kept)) {
     session.out().Write(RenderFields(
         session.terminal(),
         {{"ended jobs", absl::StrCat(SpanText(kept.ended_jobs()), " after the end, by months")},

@@ -22,13 +22,11 @@ struct SubmitOptions {
   bool follow = false;
 };
 
-void Show(Session& session, OutputFormat format, const v1::Job& job, const SubmitOptions& options) {
+void Show(Session& session, const v1::Job& job, const SubmitOptions& options) {
   const std::string id = LastSegment(job.name());
-  if (format == OutputFormat::kJson || format == OutputFormat::kYaml) {
-    if (!options.follow) session.out().Write(Serialize(format, job));
-  } else if (format == OutputFormat::kName) {
-    session.out().Write(absl::StrCat(job.name(), "\n"));
-  } else if (options.validate_only) {
+  if (session.wants_messages() && options.follow) return;  // what follows is in that form
+  if (session.WriteForPrograms(job)) return;
+  if (options.validate_only) {
     session.out().Write(absl::StrCat("the job is valid\n", RenderPlan(session.terminal(), job)));
   } else {
     session.out().Write(absl::StrCat("submitted ", id, "\n"));
@@ -47,13 +45,12 @@ v1::SubmitJobRequest RequestFor(v1::Job job, const SubmitOptions& options) {
   return request;
 }
 
-absl::StatusOr<int> SubmitOne(Session& session, OutputFormat format, v1::Job job,
-                              const SubmitOptions& options) {
+absl::StatusOr<int> SubmitOne(Session& session, v1::Job job, const SubmitOptions& options) {
   v1::SubmitJobRequest request = RequestFor(std::move(job), options);
   TY_ASSIGN_OR_RETURN(*request.mutable_parent(), session.Parent());
   TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
   TY_ASSIGN_OR_RETURN(const v1::Job submitted, client->SubmitJob(std::move(request)));
-  Show(session, format, submitted, options);
+  Show(session, submitted, options);
   if (!options.follow || options.validate_only) return kExitOk;
   return FollowJob(session, submitted.name(), 0);
 }
@@ -78,7 +75,7 @@ void ShowOneOfMany(Session& session, const v1::Job& job, const SubmitOptions& op
 
 // Prints the jobs on standard output and the refusals on standard error (only once if all jobs were
 // refused alike). Returns the exit code of the first refusal, or 0.
-int ShowMany(Session& session, OutputFormat format, const std::vector<std::string>& places,
+int ShowMany(Session& session, const std::vector<std::string>& places,
              const std::vector<absl::StatusOr<v1::Job>>& answers, const SubmitOptions& options) {
   std::vector<const google::protobuf::Message*> made;
   int code = kExitOk;
@@ -91,21 +88,17 @@ int ShowMany(Session& session, OutputFormat format, const std::vector<std::strin
     if (!answers[i].ok()) {
       const int own = session.Tell(Annotate(answers[i].status(), places[i]));
       if (code == kExitOk) code = own;
-    } else if (format == OutputFormat::kJson || format == OutputFormat::kYaml) {
+    } else if (session.wants_messages()) {
       made.push_back(&*answers[i]);
-    } else if (format == OutputFormat::kName) {
-      session.out().Write(absl::StrCat(answers[i]->name(), "\n"));
-    } else {
+    } else if (!session.WriteForPrograms(*answers[i])) {
       ShowOneOfMany(session, *answers[i], options);
     }
   }
-  if (format == OutputFormat::kJson || format == OutputFormat::kYaml) {
-    session.out().Write(SerializeList(format, made));
-  }
+  if (session.wants_messages()) session.out().Write(SerializeList(session.format(), made));
   return code;
 }
 
-absl::StatusOr<int> SubmitMany(Session& session, OutputFormat format, std::vector<SourcedJob> jobs,
+absl::StatusOr<int> SubmitMany(Session& session, std::vector<SourcedJob> jobs,
                                const SubmitOptions& options) {
   TY_RETURN_IF_ERROR(CheckForSeveral(options, jobs.size()));
   std::vector<std::string> places;
@@ -116,15 +109,13 @@ absl::StatusOr<int> SubmitMany(Session& session, OutputFormat format, std::vecto
   }
   TY_ASSIGN_OR_RETURN(const std::string parent, session.Parent());
   TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
-  return ShowMany(session, format, places, client->SubmitMany(parent, std::move(requests)),
-                  options);
+  return ShowMany(session, places, client->SubmitMany(parent, std::move(requests)), options);
 }
 
 absl::StatusOr<int> Submit(Session& session, const SubmitOptions& options) {
-  TY_ASSIGN_OR_RETURN(const OutputFormat format, session.Format());
   TY_ASSIGN_OR_RETURN(std::vector<SourcedJob> jobs, ReadJobs(options.files, options.sets));
-  if (jobs.size() == 1) return SubmitOne(session, format, std::move(jobs[0].job), options);
-  return SubmitMany(session, format, std::move(jobs), options);
+  if (jobs.size() == 1) return SubmitOne(session, std::move(jobs[0].job), options);
+  return SubmitMany(session, std::move(jobs), options);
 }
 
 }  // namespace
