@@ -74,4 +74,13 @@ std::string CsvLine(const v1::MetricPoint& point, const std::vector<std::string>
   return out + "\n";
 }
 
+std::string CsvFile(const std::vector<v1::AttemptMetricPoint>& points) {
+  MetricSeries series;
+  for (const v1::AttemptMetricPoint& point : points) series.Add(point.point());
+  const std::vector<std::string> names = series.Names();
+  std::string text = CsvHeader(names);
+  for (const v1::AttemptMetricPoint& point : points) text += CsvLine(point.point(), names);
+  return text;
+}
+
 }  // namespace trainyard::cli

@@ -9,6 +9,7 @@
 #include "clients/cli/plot.h"
 #include "trainyard/v1/resources.pb.h"
 #include "trainyard/v1/run.pb.h"
+#include "trainyard/v1/run_services.pb.h"
 
 namespace trainyard::cli {
 
@@ -37,5 +38,8 @@ std::string SplitName(v1::MetricPoint::Split split);
 // and a value that a point does not have is empty.
 std::string CsvHeader(const std::vector<std::string>& names);
 std::string CsvLine(const v1::MetricPoint& point, const std::vector<std::string>& names);
+
+// A whole CSV file: a line for each point, with a column for every value that any of them has.
+std::string CsvFile(const std::vector<v1::AttemptMetricPoint>& points);
 
 }  // namespace trainyard::cli

@@ -110,10 +110,7 @@ absl::StatusOr<int> Query(Session& session, const MetricsOptions& options) {
   MetricSeries series;
   for (const v1::AttemptMetricPoint& point : points) series.Add(point.point());
   if (options.csv) {
-    const std::vector<std::string> names = series.Names();
-    std::string text = CsvHeader(names);
-    for (const auto& point : points) text += CsvLine(point.point(), names);
-    session.out().Write(text);
+    session.out().Write(CsvFile(points));
   } else if (options.plot) {
     session.out().Write(Plot(session, series, options.metric));
   } else if (session.WriteForPrograms(points)) {

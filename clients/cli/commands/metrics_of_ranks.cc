@@ -75,15 +75,6 @@ absl::StatusOr<int> Follow(Session& session, Client& client, const RankMetricsOp
   return end.ok() ? absl::StatusOr<int>(kExitOk) : end.status();
 }
 
-std::string Csv(const std::vector<v1::AttemptMetricPoint>& points) {
-  MetricSeries series;
-  for (const v1::AttemptMetricPoint& point : points) series.Add(point.point());
-  const std::vector<std::string> names = series.Names();
-  std::string text = CsvHeader(names);
-  for (const v1::AttemptMetricPoint& point : points) text += CsvLine(point.point(), names);
-  return text;
-}
-
 }  // namespace
 
 absl::StatusOr<int> ShowMetricsOfRanks(Session& session, const RankMetricsOptions& options) {
@@ -99,7 +90,7 @@ absl::StatusOr<int> ShowMetricsOfRanks(Session& session, const RankMetricsOption
   TY_ASSIGN_OR_RETURN(const std::vector<v1::AttemptMetricPoint> points,
                       every_point ? FetchRanks(*client, request) : FetchNewest(*client, request));
   if (options.csv) {
-    session.out().Write(Csv(points));
+    session.out().Write(CsvFile(points));
   } else if (session.WriteForPrograms(points)) {
     return kExitOk;
   } else if (points.empty()) {
