@@ -28,28 +28,6 @@ bool LocaleIsUtf8() {
   return false;
 }
 
-const char* Code(Color color) {
-  switch (color) {
-    case Color::kPlain:
-      return "";
-    case Color::kBold:
-      return "1";
-    case Color::kDim:
-      return "2";
-    case Color::kRed:
-      return "31";
-    case Color::kGreen:
-      return "32";
-    case Color::kYellow:
-      return "33";
-    case Color::kBlue:
-      return "34";
-    case Color::kCyan:
-      return "36";
-  }
-  return "";
-}
-
 // Bytes of the escape sequence (ESC [ … letter) at the start of `text`; 0 when there is none.
 size_t EscapeLength(absl::string_view text) {
   if (!absl::StartsWith(text, "\x1b[")) return 0;
@@ -80,7 +58,7 @@ Terminal TerminalOf(int fd) {
 
 std::string Paint(const Terminal& terminal, Color color, absl::string_view text) {
   if (!terminal.color || color == Color::kPlain) return std::string(text);
-  return absl::StrCat("\x1b[", Code(color), "m", text, "\x1b[0m");
+  return absl::StrCat("\x1b[", static_cast<int>(color), "m", text, "\x1b[0m");
 }
 
 int DisplayWidth(absl::string_view text) {

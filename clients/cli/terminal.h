@@ -19,7 +19,16 @@ struct Terminal {
 // character set. What has no window is as wide as COLUMNS says, else 80.
 Terminal TerminalOf(int fd);
 
-enum class Color { kPlain, kBold, kDim, kRed, kGreen, kYellow, kBlue, kCyan };
+// By the codes that ask a terminal for them (ECMA-48, SGR).
+enum class Color {
+  kPlain = 0,
+  kBold = 1,
+  kDim = 2,
+  kRed = 31,
+  kGreen = 32,
+  kYellow = 33,
+  kCyan = 36,
+};
 
 // `text` in a colour; unchanged where the terminal has none.
 std::string Paint(const Terminal& terminal, Color color, absl::string_view text);
