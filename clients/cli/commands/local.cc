@@ -13,6 +13,7 @@
 #include "clients/cli/option_checks.h"
 #include "clients/cli/table.h"
 #include "storage/base/log.h"
+#include "storage/base/spawn.h"
 #include "storage/base/status.h"
 
 namespace trainyard::cli {
@@ -108,10 +109,7 @@ absl::StatusOr<int> Logs(const Session& session, const LogOptions& options) {
   for (const char* part : {"supervisor", "postgres", "server", "agent"}) {
     if (options.part.empty() || options.part == part) words.push_back(yard.log_path(part));
   }
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  execvp("tail", argv.data());
+  execvp("tail", PointersTo(words).data());
   return ErrnoStatus(errno, "tail");
 }
 

@@ -5,6 +5,7 @@
 #include "clients/cli/commands.h"
 #include "clients/cli/programs.h"
 #include "storage/base/file.h"
+#include "storage/base/spawn.h"
 #include "storage/base/status.h"
 
 namespace trainyard::cli {
@@ -39,11 +40,8 @@ absl::StatusOr<int> Sample(Session& session, const SampleOptions& options) {
   TY_ASSIGN_OR_RETURN(const std::string worker, FindProgram("trainyard-worker"));
   std::vector<std::string> words = {worker, "sample", "--checkpoint", folder};
   words.insert(words.end(), options.arguments.begin(), options.arguments.end());
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
   session.Disconnect();
-  execv(worker.c_str(), argv.data());
+  execv(worker.c_str(), PointersTo(words).data());
   return ErrnoStatus(errno, worker);
 }
 
