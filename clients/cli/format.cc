@@ -76,8 +76,6 @@ absl::Time TimeOf(const google::protobuf::Timestamp& time) {
   return absl::FromUnixSeconds(time.seconds()) + absl::Nanoseconds(time.nanos());
 }
 
-std::string StateName(v1::JobState state) { return v1::JobState_Name(state); }
-
 bool IsTerminal(v1::JobState state) {
   return state == v1::SUCCEEDED || state == v1::FAILED || state == v1::CANCELLED;
 }

@@ -20,8 +20,6 @@ std::string FormatWhen(absl::Time time);     // 2026-11-20 15:04:05, local
 
 absl::Time TimeOf(const google::protobuf::Timestamp& time);
 
-// "RUNNING".
-std::string StateName(v1::JobState state);
 bool IsTerminal(v1::JobState state);
 
 // The last segment of a resource name.

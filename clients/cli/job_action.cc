@@ -14,8 +14,8 @@ std::string Describe(const Terminal& terminal, const v1::Job& job) {
   const std::string id = LastSegment(job.name());
   if (job.state() == v1::JOB_STATE_UNSPECIFIED) return absl::StrCat(id, " deleted\n");
   const std::string& why = job.reason().message();
-  return absl::StrCat(id, " ", Paint(terminal, ColorOf(job.state()), StateName(job.state())),
-                      why.empty() ? "" : ": ", why, "\n");
+  return absl::StrCat(id, " ", PaintedState(terminal, job.state()), why.empty() ? "" : ": ", why,
+                      "\n");
 }
 
 absl::StatusOr<v1::Job> ActOnOne(Session& session, const std::string& text, const Act& act) {

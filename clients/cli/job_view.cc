@@ -32,10 +32,6 @@ std::string Why(const v1::Job& job) {
                                                                        : job.reason().message();
 }
 
-std::string Painted(const Terminal& terminal, v1::JobState state) {
-  return Paint(terminal, ColorOf(state), StateName(state));
-}
-
 // "3 (1 to 8)"; "2" of a job that has as many as it may have.
 std::string SlotsText(const v1::Job& job) {
   if (job.max_slots() == 0) return "-";  // a server of before
@@ -68,7 +64,7 @@ std::string RenderJobs(const Terminal& terminal, const std::vector<v1::Job>& job
   for (const int column : {2, 3, 4}) table.AlignRight(column);
   for (const v1::Job& raw : jobs) {
     const v1::Job job = Shown(raw);
-    std::vector<std::string> row = {job.job_id(), Painted(terminal, job.state()), Steps(job),
+    std::vector<std::string> row = {job.job_id(), PaintedState(terminal, job.state()), Steps(job),
                                     RunTime(job, now), FormatAge(now - TimeOf(job.create_time()))};
     if (wide) {
       row.push_back(absl::StrCat(job.attempt()));
@@ -124,7 +120,7 @@ std::string RanksText(const v1::JobSpec& spec) {
 std::string RenderJob(const Terminal& terminal, const v1::Job& raw, absl::Time now) {
   const v1::Job job = Shown(raw);
   Fields fields = {{"job", job.name()},
-                   {"state", Painted(terminal, job.state())},
+                   {"state", PaintedState(terminal, job.state())},
                    {"reason", absl::StrCat(job.reason().message(), " (", job.reason().code(), ")")},
                    {"step", Steps(job)},
                    {"run time", RunTime(job, now)},

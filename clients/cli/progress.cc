@@ -31,8 +31,6 @@ std::string Bar(const Terminal& terminal, double fraction, int width) {
 
 std::string Arrow(const Terminal& terminal) { return terminal.unicode ? " → " : " -> "; }
 
-}  // namespace
-
 Color ColorOf(v1::JobState state) {
   switch (state) {
     case v1::SUCCEEDED:
@@ -49,6 +47,12 @@ Color ColorOf(v1::JobState state) {
     default:
       return Color::kPlain;
   }
+}
+
+}  // namespace
+
+std::string PaintedState(const Terminal& terminal, v1::JobState state) {
+  return Paint(terminal, ColorOf(state), v1::JobState_Name(state));
 }
 
 std::string DescribeValues(const v1::MetricPoint& point) {
@@ -68,14 +72,15 @@ std::string DescribeItem(const Terminal& terminal, const v1::FeedItem& raw) {
   switch (item.what_case()) {
     case v1::FeedItem::kState: {
       const auto& change = item.state();
-      const std::string to = Paint(terminal, ColorOf(change.to()), StateName(change.to()));
+      const std::string to = PaintedState(terminal, change.to());
       const std::string& why = change.reason().message();
       if (change.from() == v1::JOB_STATE_UNSPECIFIED) {
         return absl::StrCat("submitted", why.empty() ? "" : ": ", why);
       }
-      const std::string from = change.from() == change.to()
-                                   ? ""
-                                   : absl::StrCat(StateName(change.from()), Arrow(terminal));
+      const std::string from =
+          change.from() == change.to()
+              ? ""
+              : absl::StrCat(v1::JobState_Name(change.from()), Arrow(terminal));
       return absl::StrCat(from, to, why.empty() ? "" : ": ", why);
     }
     case v1::FeedItem::kMetrics:
@@ -235,8 +240,7 @@ void ProgressView::Finish(const v1::Job& raw) {
   const v1::Job job = Shown(raw);
   FlushPlain();
   Erase();
-  std::string text =
-      absl::StrCat(job_id_, " ", Paint(terminal_, ColorOf(job.state()), StateName(job.state())));
+  std::string text = absl::StrCat(job_id_, " ", PaintedState(terminal_, job.state()));
   if (job.state() == v1::FAILED) {
     const std::string& why =
         job.failure().message().empty() ? job.reason().message() : job.failure().message();

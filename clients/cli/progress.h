@@ -62,6 +62,7 @@ std::string DescribeItem(const Terminal& terminal, const v1::FeedItem& item);
 // "validation loss 0.3921  accuracy 91.20%", names in a fixed order.
 std::string DescribeValues(const v1::MetricPoint& point);
 
-Color ColorOf(v1::JobState state);
+// "RUNNING", in the colour of the state.
+std::string PaintedState(const Terminal& terminal, v1::JobState state);
 
 }  // namespace trainyard::cli

@@ -14,8 +14,7 @@ std::string Render(const Terminal& terminal, const v1::ExplainJobResponse& raw) 
   const v1::ExplainJobResponse answer = Shown(raw);
   const v1::Job& job = answer.job();
   std::string out =
-      absl::StrCat(LastSegment(job.name()), " is ",
-                   Paint(terminal, ColorOf(job.state()), StateName(job.state())), ": ",
+      absl::StrCat(LastSegment(job.name()), " is ", PaintedState(terminal, job.state()), ": ",
                    Indented(answer.reason().message()), " (", answer.reason().code(), ")\n");
   if (answer.queue_position() > 0) {
     absl::StrAppend(&out, "place in the queue: ", answer.queue_position());

@@ -33,11 +33,12 @@ absl::StatusOr<v1::JobState> ParseState(const std::string& text) {
 // Prints the state in which the job ended while the command waited for `wanted`; returns the exit
 // code.
 absl::StatusOr<int> AtEnd(Session& session, const v1::Job& job, v1::JobState wanted) {
-  session.out().Write(absl::StrCat(StateName(job.state()), "\n"));
+  session.out().Write(absl::StrCat(v1::JobState_Name(job.state()), "\n"));
   if (job.state() == wanted) return kExitOk;
   if (wanted != v1::JOB_STATE_UNSPECIFIED) {
-    session.err().Write(absl::StrCat(LastSegment(job.name()), " ended as ", StateName(job.state()),
-                                     " and will not be ", StateName(wanted), "\n"));
+    session.err().Write(absl::StrCat(LastSegment(job.name()), " ended as ",
+                                     v1::JobState_Name(job.state()), " and will not be ",
+                                     v1::JobState_Name(wanted), "\n"));
     return job.state() == v1::SUCCEEDED ? kExitPrecondition : ExitCodeOf(job.state());
   }
   return ExitCodeOf(job.state());
@@ -53,7 +54,7 @@ absl::StatusOr<int> Wait(Session& session, const WaitOptions& options) {
   TY_ASSIGN_OR_RETURN(const v1::Job job, client->GetJob(get));
   if (IsTerminal(job.state())) return AtEnd(session, job, wanted);
   if (job.state() == wanted) {
-    session.out().Write(absl::StrCat(StateName(wanted), "\n"));
+    session.out().Write(absl::StrCat(v1::JobState_Name(wanted), "\n"));
     return kExitOk;
   }
   const StopTimer timer(stop, options.timeout_seconds > 0 ? absl::Seconds(options.timeout_seconds)
@@ -69,7 +70,7 @@ absl::StatusOr<int> Wait(Session& session, const WaitOptions& options) {
   };
   const absl::StatusOr<v1::Job> end = watcher.Run(handlers, stop);
   if (reached) {
-    session.out().Write(absl::StrCat(StateName(wanted), "\n"));
+    session.out().Write(absl::StrCat(v1::JobState_Name(wanted), "\n"));
     return kExitOk;
   }
   if (end.ok()) return AtEnd(session, *end, wanted);
