@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "executor/agent/process.h"
 #include "executor/agent/warm_workers.h"
+#include "executor/run/plain_file.h"
 #include "storage/base/file.h"
 #include "storage/base/status.h"
 
@@ -24,6 +25,7 @@ namespace {
 constexpr absl::Duration kReaping = absl::Seconds(1);
 // How often is looked whether all of a process that ended is gone.
 constexpr int kLookMs = 10;
+constexpr int64_t kMostOutput = 64 << 10;  // bytes that are read of what it printed
 
 // What the process ended with, or nullopt if it did not end in time.
 std::optional<ExitStatus> AwaitEnd(Process& process, absl::Duration patience) {
@@ -43,14 +45,6 @@ std::optional<ExitStatus> AwaitEnd(Process& process, absl::Duration patience) {
 std::string LastLine(const std::string& output) {
   const std::vector<std::string> lines = absl::StrSplit(absl::StripAsciiWhitespace(output), '\n');
   return lines.back();
-}
-
-std::string ReadFromStart(int fd) {
-  constexpr size_t kMost = 64 << 10;
-  std::string text(kMost, '\0');
-  const ssize_t bytes = pread(fd, text.data(), text.size(), 0);
-  text.resize(bytes < 0 ? 0 : static_cast<size_t>(bytes));
-  return text;
 }
 
 }  // namespace
@@ -75,7 +69,8 @@ absl::StatusOr<Arithmetic> AskArithmetic(const std::string& worker, const std::s
     return absl::DeadlineExceededError(
         absl::StrCat(worker, " did not tell within ", absl::FormatDuration(patience)));
   }
-  const std::string line = LastLine(ReadFromStart(output.get()));
+  const std::string line =
+      LastLine(run::ReadAt(output.get(), 0, kMostOutput, "output").value_or(""));
   if (ended->code != 0 || ended->signal != 0) {
     return absl::UnavailableError(
         absl::StrCat(worker, " ended with ", ended->signal != 0 ? "signal " : "exit code ",

@@ -1,7 +1,6 @@
 #include "executor/agent/local_rank.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <stdio.h>
@@ -13,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "executor/run/plain_file.h"
 #include "storage/base/file.h"
 #include "storage/base/status.h"
 
@@ -29,12 +29,6 @@ int64_t FreeBytes(const std::string& folder) {
   struct statvfs disk {};
   if (statvfs(folder.c_str(), &disk) != 0) return 0;
   return static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
-}
-
-absl::Status WritePlainFile(const std::string& path, const std::string& text) {
-  const FileDescriptor fd(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (!fd.valid()) return ErrnoStatus(errno, path);
-  return WriteAll(fd.get(), text, path);
 }
 
 // What fits beside as much of the log.
@@ -78,9 +72,10 @@ absl::StatusOr<std::unique_ptr<LocalRank>> LocalRank::Start(
   // after a crash is whole, and its worker either runs with a lease or was never told anything.
   const run::RunDirectory waiting(worker.folder);
   absl::Status ready = waiting.WriteAssignment(assignment);
-  if (ready.ok()) ready = WritePlainFile(waiting.pid_path(), worker.process.id().ToString());
-  if (ready.ok()) ready = WritePlainFile(waiting.events_path(), "");
-  if (ready.ok()) ready = WritePlainFile(waiting.reserve_path(), std::string(kReserveBytes, '\1'));
+  if (ready.ok()) ready = run::WritePlainFile(waiting.pid_path(), worker.process.id().ToString());
+  if (ready.ok()) ready = run::WritePlainFile(waiting.events_path(), "");
+  if (ready.ok())
+    ready = run::WritePlainFile(waiting.reserve_path(), std::string(kReserveBytes, '\1'));
   absl::StatusOr<run::LeaseFile> lease = run::LeaseFile::Open(waiting.lease_path(), true);
   if (ready.ok()) ready = lease.status();
   if (ready.ok()) lease->ExtendLife(lease_until);

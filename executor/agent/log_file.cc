@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "executor/run/plain_file.h"
 #include "storage/base/file.h"
 #include "storage/base/printable.h"
 #include "storage/base/status.h"
@@ -28,17 +29,7 @@ absl::StatusOr<std::string> ReadRange(const std::string& path, int64_t from, int
   const FileDescriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.valid() && errno == ENOENT) return std::string();
   if (!fd.valid()) return ErrnoStatus(errno, path);
-  std::string bytes(limit, '\0');
-  int64_t have = 0;
-  while (have < limit) {
-    const ssize_t n = pread(fd.get(), bytes.data() + have, limit - have, from + have);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return ErrnoStatus(errno, path);
-    if (n == 0) break;
-    have += n;
-  }
-  bytes.resize(have);
-  return bytes;
+  return run::ReadAt(fd.get(), from, limit, path);
 }
 
 // Copies the bytes of `from` from `offset` on to `to`, at most `limit`: a file that grows as fast
@@ -91,10 +82,7 @@ absl::Status LogFile::RotateIfLarger(int64_t limit) {
     unlink((path_ + ".1").c_str());
     now.old = now.current;
   }
-  const std::string start = path_ + ".start";
-  const FileDescriptor fd(open(start.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (!fd.valid()) return ErrnoStatus(errno, start);
-  return WriteAll(fd.get(), absl::StrCat(now.old, " ", now.current), start);
+  return run::WritePlainFile(path_ + ".start", absl::StrCat(now.old, " ", now.current));
 }
 
 absl::StatusOr<LogFile::Chunk> LogFile::Read(int64_t offset, int64_t max_bytes) const {

@@ -1,8 +1,6 @@
 #include "executor/agent/spool.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -11,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "executor/run/plain_file.h"
 #include "storage/base/file.h"
 #include "storage/base/status.h"
 
@@ -149,17 +148,12 @@ absl::Status Spool::AppendLast(const std::vector<v1::RankEvent>& extra,
 
 absl::Status Spool::Save() {
   if (!unsaved_) return absl::OkStatus();
-  const std::string path = directory_.acked_path();
-  const std::string temporary = path + ".tmp";
   const std::string text = absl::StrCat(acked_position_.sequence, " ", acked_position_.offset,
                                         refused_ ? " refused"
                                         : done_  ? " done"
                                                  : " open");
-  // No fsync: after a crash of the machine an older mark costs only sending again.
-  const FileDescriptor fd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (!fd.valid()) return ErrnoStatus(errno, temporary);
-  TY_RETURN_IF_ERROR(WriteAll(fd.get(), text, temporary));
-  if (rename(temporary.c_str(), path.c_str()) != 0) return ErrnoStatus(errno, path);
+  // Without fsync: after a crash of the machine an older mark costs only sending again.
+  TY_RETURN_IF_ERROR(run::ReplacePlainFile(directory_.acked_path(), text));
   unsaved_ = false;
   if (acked_position_.offset - freeable_ >= kFreeBytes) FreeAcknowledged();
   return absl::OkStatus();

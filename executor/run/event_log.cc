@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "executor/run/crc32c.h"
+#include "executor/run/plain_file.h"
 #include "storage/base/status.h"
 
 namespace trainyard::run {
@@ -29,21 +30,6 @@ uint32_t GetU32(const char* in) {
   for (int i = 0; i < 4; ++i)
     value |= static_cast<uint32_t>(static_cast<uint8_t>(in[i])) << (8 * i);
   return value;
-}
-
-// The bytes from `offset` on, at most `limit`; fewer at the end of the file.
-absl::StatusOr<std::string> ReadAt(int fd, int64_t offset, int64_t limit, const std::string& path) {
-  std::string bytes(limit, '\0');
-  int64_t have = 0;
-  while (have < limit) {
-    const ssize_t n = pread(fd, bytes.data() + have, limit - have, offset + have);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return ErrnoStatus(errno, path);
-    if (n == 0) break;
-    have += n;
-  }
-  bytes.resize(have);
-  return bytes;
 }
 
 // Whether nothing but zeros lies from `offset` on: what a crash of the machine leaves of blocks

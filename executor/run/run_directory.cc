@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cstdio>
 #include <utility>
 #include <vector>
 
@@ -16,6 +15,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "executor/run/plain_file.h"
 #include "storage/base/file.h"
 #include "storage/base/status.h"
 
@@ -37,17 +37,6 @@ bool IsUid(absl::string_view uid) {
 }
 
 constexpr int64_t kMostOfClaim = 1024;  // bytes
-
-// Readers see the whole file or none. No fsync: after a crash of the machine nothing runs, and a
-// rank without a readable assignment counts as lost.
-absl::Status WriteWhole(const std::string& path, absl::string_view data) {
-  const std::string temporary = absl::StrCat(path, ".tmp");
-  FileDescriptor fd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (!fd.valid()) return ErrnoStatus(errno, temporary);
-  TY_RETURN_IF_ERROR(WriteAll(fd.get(), data, temporary));
-  if (rename(temporary.c_str(), path.c_str()) != 0) return ErrnoStatus(errno, path);
-  return absl::OkStatus();
-}
 
 }  // namespace
 
@@ -87,11 +76,11 @@ absl::Status RunDirectory::WriteAssignment(const v1::Assignment& assignment) con
   TY_RETURN_IF_ERROR(MakeDirectories(path_, 0700));
   const std::string& claim = assignment.key().claim();
   if (!claim.empty()) {
-    TY_RETURN_IF_ERROR(WriteWhole(claim_path(), claim));
+    TY_RETURN_IF_ERROR(ReplacePlainFile(claim_path(), claim));
   } else if (unlink(claim_path().c_str()) != 0 && errno != ENOENT) {
     return ErrnoStatus(errno, claim_path());
   }
-  return WriteWhole(assignment_path(), json);
+  return ReplacePlainFile(assignment_path(), json);
 }
 
 absl::StatusOr<v1::Assignment> RunDirectory::ReadAssignment() const {
