@@ -198,13 +198,16 @@ void LocalRank::Fence() {
   Kill();
 }
 
+void LocalRank::AddFailure(v1::Failure::Category category, const std::string& why) {
+  if (!last_words_.empty()) return;
+  v1::Failure& failure = *last_words_.emplace_back().mutable_failure();
+  failure.set_category(category);
+  failure.set_message(why);
+  failure.set_retryable(true);
+}
+
 void LocalRank::Fail(v1::Failure::Category category, const std::string& why) {
-  if (last_words_.empty()) {
-    v1::Failure& failure = *last_words_.emplace_back().mutable_failure();
-    failure.set_category(category);
-    failure.set_message(why);
-    failure.set_retryable(true);
-  }
+  AddFailure(category, why);
   Kill();
 }
 
@@ -252,13 +255,10 @@ bool LocalRank::TryFinish(const std::function<std::string()>& remark) {
 }
 
 void LocalRank::TellDiskIsFull() {
-  if (!last_words_.empty()) return;
-  v1::Failure& failure = *last_words_.emplace_back().mutable_failure();
-  failure.set_category(v1::Failure::STORAGE);
-  failure.set_message(absl::StrCat("the disk is full: ", FreeBytes(path()), " bytes are free in ",
-                                   std::filesystem::path(path()).parent_path().string(),
-                                   ", where the agent keeps what ranks write; free some"));
-  failure.set_retryable(true);
+  AddFailure(v1::Failure::STORAGE,
+             absl::StrCat("the disk is full: ", FreeBytes(path()), " bytes are free in ",
+                          std::filesystem::path(path()).parent_path().string(),
+                          ", where the agent keeps what ranks write; free some"));
 }
 
 void LocalRank::RotateLog(int64_t limit) {

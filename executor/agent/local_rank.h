@@ -95,10 +95,10 @@ class LocalRank {
 
  private:
   LocalRank(const std::string& path, v1::RankKey key, Clock& clock);
-  absl::Status HandOver(WaitingWorker worker, const v1::Assignment& assignment,
-                        const std::string& device, int threads, absl::Duration lease_until);
-  // Adds a Failure to last_words_ that says that the disk is full, unless they hold something
-  // already.
+  // Adds a Failure, after which the job may be tried again, to last_words_, unless they hold
+  // something already.
+  void AddFailure(v1::Failure::Category category, const std::string& why);
+  // Adds one that says that the disk is full.
   void TellDiskIsFull();
 
   const std::string name_;
