@@ -17,21 +17,6 @@
 namespace trainyard::cli {
 namespace {
 
-struct MetricsOptions {
-  std::string job;
-  std::string split;
-  std::string metric = "loss";
-  int64_t from = 0;
-  int64_t to = 0;
-  int last = 20;
-  bool all = false;
-  bool superseded = false;
-  bool csv = false;
-  bool plot = false;
-  bool follow = false;
-  bool ranks = false;
-};
-
 // The point without what tells its ranks apart, which --ranks shows.
 v1::MetricPoint WithoutRanks(v1::MetricPoint point) {
   std::vector<std::string> names;
@@ -250,13 +235,7 @@ void AddMetrics(CLI::App& root, Session& session) {
                     "How the ranks of a gang compare, at the newest step; with -o json, --csv or "
                     "--follow at every step that tells");
   session.SetBody(command, [&session, options] {
-    if (options->ranks) {
-      return ShowMetricsOfRanks(session, {.job = options->job,
-                                          .from = options->from,
-                                          .to = options->to,
-                                          .csv = options->csv,
-                                          .follow = options->follow});
-    }
+    if (options->ranks) return ShowMetricsOfRanks(session, *options);
     return options->follow ? Follow(session, *options) : Query(session, *options);
   });
 }

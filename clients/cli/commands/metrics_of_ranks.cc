@@ -56,7 +56,7 @@ std::map<int, std::string> NodesOf(Client& client, const std::string& job, int64
   return gang.ok() ? NodesByRank(*gang) : std::map<int, std::string>();
 }
 
-absl::StatusOr<int> Follow(Session& session, Client& client, const RankMetricsOptions& options,
+absl::StatusOr<int> Follow(Session& session, Client& client, const MetricsOptions& options,
                            const std::string& job) {
   Stop stop;
   const Interrupt::Scope scope(session.interrupt(), stop);
@@ -77,7 +77,7 @@ absl::StatusOr<int> Follow(Session& session, Client& client, const RankMetricsOp
 
 }  // namespace
 
-absl::StatusOr<int> ShowMetricsOfRanks(Session& session, const RankMetricsOptions& options) {
+absl::StatusOr<int> ShowMetricsOfRanks(Session& session, const MetricsOptions& options) {
   TY_ASSIGN_OR_RETURN(const std::string job, session.JobName(options.job));
   TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
   if (options.follow) return Follow(session, *client, options, job);
