@@ -34,8 +34,9 @@ constexpr absl::Duration kReapPause = absl::Milliseconds(5);
 constexpr absl::Duration kResendAfter = absl::Seconds(15);
 constexpr absl::Duration kSilence = absl::Seconds(5);
 constexpr absl::Duration kLastWords = absl::Seconds(2);
-constexpr int64_t kMostLogBytes = int64_t{1} << 20;
-constexpr int kMostFound = 4096;  // ranks that a Register message names
+constexpr int64_t kMostLogBytes = int64_t{1} << 20;  // of an answer
+constexpr int64_t kLogFileBytes = int64_t{4} << 20;  // two files per rank
+constexpr int kMostFound = 4096;                     // ranks that a Register message names
 
 // `desired` without the assignments whose key cannot name a folder: a defect of the server must not
 // make the agent write outside its own folder.
@@ -447,7 +448,7 @@ void Agent::Tick(absl::Duration now) {
   bool waiting = false;
   for (auto& [name, rank] : ranks_) {
     if (rank->retired()) continue;
-    rank->RotateLog(options_.log_bytes);
+    rank->RotateLog(kLogFileBytes);
     const absl::Status saved = rank->spool().Save();
     if (!saved.ok()) {
       ++failed_writes_;

@@ -16,7 +16,6 @@
 #include "executor/agent/lease.h"
 #include "executor/agent/link.h"
 #include "executor/agent/local_rank.h"
-#include "executor/agent/retention.h"
 #include "executor/agent/warm_workers.h"
 #include "storage/base/clock.h"
 #include "storage/base/file.h"
@@ -32,9 +31,7 @@ struct AgentOptions {
   bool standby_gpus = true;    // and one warm worker for each idle GPU
   v1::Register hello;          // node, slots, address, labels, version
   std::shared_ptr<Nvml> nvml;  // null: no GPUs
-  bool kill_workers_on_exit = false;     // also on SIGTERM; SIGINT always kills them
-  int64_t log_bytes = int64_t{4} << 20;  // per file; two files per rank
-  RetentionLimits retention;
+  bool kill_workers_on_exit = false;  // also on SIGTERM; SIGINT always kills them
 };
 
 class Agent {

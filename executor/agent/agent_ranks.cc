@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "executor/agent/agent.h"
 #include "executor/agent/reconcile.h"
+#include "executor/agent/retention.h"
 #include "executor/agent/slots.h"
 #include "storage/base/status.h"
 
@@ -250,7 +251,7 @@ void Agent::ForgetOldRanks() {
     kept.push_back(
         {.name = name, .retired = ModificationTime(mark), .bytes = BytesIn(rank->path())});
   }
-  for (const std::string& name : Expired(std::move(kept), options_.retention, clock_.Now())) {
+  for (const std::string& name : Expired(std::move(kept), RetentionLimits(), clock_.Now())) {
     ForgetRank(name);
   }
 }

@@ -55,18 +55,13 @@ std::string SiblingWorker() {
 }
 
 struct Flags {
+  AgentOptions agent = {.worker = SiblingWorker()};  // as given: paths may be relative
   std::vector<std::string> servers = {"127.0.0.1:7070"};
-  std::string token_file;
   std::string node = HostName();
-  std::string state_dir;
   SlotRequest slots;
   std::string address = "127.0.0.1";
   int rank_port = 0;
   std::vector<std::string> labels;
-  int standby = 1;
-  bool standby_gpus = true;
-  std::string worker = SiblingWorker();
-  bool kill_workers_on_exit = false;
   bool print_slots = false;
 };
 
@@ -76,7 +71,7 @@ void Declare(CLI::App& app, Flags& flags) {
                  "HOST:PORT of the server; several (repeated, or with commas) of one yard")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->capture_default_str();
-  app.add_option("--token-file", flags.token_file, "file with the token of this agent");
+  app.add_option("--token-file", flags.agent.token_file, "file with the token of this agent");
   app.add_option("--node", flags.node, "name of this node")
       ->capture_default_str()
       ->check(CLI::Validator(
@@ -92,7 +87,7 @@ void Declare(CLI::App& app, Flags& flags) {
                       : absl::StrCat("'", name, "' is not [a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?");
           },
           "NAME"));
-  app.add_option("--state-dir", flags.state_dir,
+  app.add_option("--state-dir", flags.agent.state_dir,
                  "folder for assignments, events and logs of ranks; one agent at a time");
   app.add_option("--cpu-slots", flags.slots.cpu_slots, "CPU slots to offer beside the GPUs")
       ->capture_default_str()
@@ -114,14 +109,14 @@ void Declare(CLI::App& app, Flags& flags) {
                    ? absl::StrCat("'", label, "' is not KEY=VALUE")
                    : std::string();
       });
-  app.add_option("--standby", flags.standby,
+  app.add_option("--standby", flags.agent.standby,
                  "workers that wait with everything loaded, for CPU slots")
       ->capture_default_str()
       ->check(CLI::Range(0, 64));
-  app.add_flag("--standby-gpus,!--no-standby-gpus", flags.standby_gpus,
+  app.add_flag("--standby-gpus,!--no-standby-gpus", flags.agent.standby_gpus,
                "one more on each idle GPU, with some of its memory; default: yes");
-  app.add_option("--worker", flags.worker, "the worker program")->capture_default_str();
-  app.add_flag("--kill-workers-on-exit", flags.kill_workers_on_exit,
+  app.add_option("--worker", flags.agent.worker, "the worker program")->capture_default_str();
+  app.add_flag("--kill-workers-on-exit", flags.agent.kill_workers_on_exit,
                "SIGTERM kills the workers, as SIGINT always does");
   app.add_flag("--print-slots", flags.print_slots, "print what would be offered, and leave");
   app.footer(
@@ -151,15 +146,12 @@ void FillArithmetic(const std::string& worker, v1::Register& hello) {
 }
 
 absl::StatusOr<AgentOptions> MakeOptions(const Flags& flags) {
-  AgentOptions options;
+  AgentOptions options = flags.agent;
   TY_ASSIGN_OR_RETURN(options.servers, ParseServers(absl::StrJoin(flags.servers, ",")));
-  options.token_file = flags.token_file;
   std::error_code error;  // without it an empty path throws
-  options.worker = std::filesystem::absolute(flags.worker, error).string();
-  options.standby = flags.standby;
-  options.standby_gpus = flags.standby_gpus;
-  options.kill_workers_on_exit = flags.kill_workers_on_exit;
-  options.state_dir = std::filesystem::absolute(flags.state_dir, error).lexically_normal().string();
+  options.worker = std::filesystem::absolute(options.worker, error).string();
+  options.state_dir =
+      std::filesystem::absolute(options.state_dir, error).lexically_normal().string();
 
   std::vector<Gpu> gpus;
   // Workers inherit this variable, and number the GPUs that it names as we do.
@@ -222,7 +214,7 @@ int Main(int argc, char** argv) {
     }
     return 0;
   }
-  if (options.ok() && flags.state_dir.empty()) {
+  if (options.ok() && flags.agent.state_dir.empty()) {
     std::cerr << "trainyard-agent: --state-dir is required\n";
     return kExitUsage;
   }
