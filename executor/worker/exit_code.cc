@@ -1,5 +1,8 @@
 #include "executor/worker/exit_code.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "executor/engine/fault.h"
 #include "executor/run/run_directory.h"
 #include "storage/base/printable.h"
@@ -8,32 +11,26 @@ namespace trainyard::worker {
 namespace {
 
 struct Meaning {
+  engine::Fault fault;
   v1::Failure::Category category;
   int exit_code;
 };
 
-Meaning MeaningOf(engine::Fault fault) {
-  switch (fault) {
-    case engine::Fault::kSpec:
-      return {v1::Failure::USER, run::kExitUsage};
-    case engine::Fault::kData:
-      return {v1::Failure::USER, run::kExitData};
-    case engine::Fault::kUnimplemented:
-      return {v1::Failure::UNIMPLEMENTED, run::kExitUsage};
-    case engine::Fault::kOutOfMemory:
-      return {v1::Failure::OUT_OF_MEMORY, run::kExitDevice};
-    case engine::Fault::kDevice:
-      return {v1::Failure::DEVICE, run::kExitDevice};
-    case engine::Fault::kStorage:
-      return {v1::Failure::STORAGE, run::kExitStorage};
-    case engine::Fault::kNumeric:
-      return {v1::Failure::NUMERIC, run::kExitNumeric};
-    case engine::Fault::kGang:
-      return {v1::Failure::PEER, run::kExitGang};
-    case engine::Fault::kInternal:
-      return {v1::Failure::INTERNAL, run::kExitInternal};
-  }
-  return {v1::Failure::INTERNAL, run::kExitInternal};
+constexpr Meaning kMeanings[] = {
+    {engine::Fault::kSpec, v1::Failure::USER, run::kExitUsage},
+    {engine::Fault::kData, v1::Failure::USER, run::kExitData},
+    {engine::Fault::kUnimplemented, v1::Failure::UNIMPLEMENTED, run::kExitUsage},
+    {engine::Fault::kOutOfMemory, v1::Failure::OUT_OF_MEMORY, run::kExitDevice},
+    {engine::Fault::kDevice, v1::Failure::DEVICE, run::kExitDevice},
+    {engine::Fault::kStorage, v1::Failure::STORAGE, run::kExitStorage},
+    {engine::Fault::kNumeric, v1::Failure::NUMERIC, run::kExitNumeric},
+    {engine::Fault::kGang, v1::Failure::PEER, run::kExitGang},
+    {engine::Fault::kInternal, v1::Failure::INTERNAL, run::kExitInternal}};
+
+const Meaning& MeaningOf(engine::Fault fault) {
+  const Meaning* const last = std::end(kMeanings) - 1;  // for a fault that is not in the table, too
+  return *std::find_if(std::begin(kMeanings), last,
+                       [&](const Meaning& meaning) { return meaning.fault == fault; });
 }
 
 }  // namespace
