@@ -28,15 +28,19 @@ int CountCores() {
   return std::max(1, CPU_COUNT(&set));
 }
 
-absl::StatusOr<int64_t> ReadMemInfo(const std::string& root, absl::string_view name) {
-  TY_ASSIGN_OR_RETURN(const std::string text, ReadFile(root + "/proc/meminfo"));
+// The number behind `name`, the first word of a line of /proc/meminfo or of a cgroup's memory.stat.
+std::optional<int64_t> NumberBehind(absl::string_view name, absl::string_view text) {
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
     const std::vector<absl::string_view> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
-    int64_t kib = 0;
-    if (words.size() >= 2 && words[0] == name && absl::SimpleAtoi(words[1], &kib)) {
-      return kib * 1024;
-    }
+    int64_t number = 0;
+    if (words.size() >= 2 && words[0] == name && absl::SimpleAtoi(words[1], &number)) return number;
   }
+  return std::nullopt;
+}
+
+absl::StatusOr<int64_t> ReadMemInfo(const std::string& root, absl::string_view name) {
+  TY_ASSIGN_OR_RETURN(const std::string text, ReadFile(root + "/proc/meminfo"));
+  if (const std::optional<int64_t> kib = NumberBehind(name, text)) return *kib * 1024;
   return absl::InternalError(absl::StrCat(root, "/proc/meminfo has no ", name));
 }
 
@@ -86,17 +90,10 @@ int64_t UsedBy(const MemoryCgroup& group) {
   const int64_t used =
       ReadNumber(group.folder + (group.v2 ? "/memory.current" : "/memory.usage_in_bytes"))
           .value_or(0);
-  const absl::StatusOr<std::string> stat = ReadFile(group.folder + "/memory.stat");
-  if (!stat.ok()) return used;
-  for (absl::string_view line : absl::StrSplit(*stat, '\n')) {
-    const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
-    int64_t bytes = 0;
-    if (words.size() == 2 && words[0] == (group.v2 ? "inactive_file" : "total_inactive_file") &&
-        absl::SimpleAtoi(words[1], &bytes)) {
-      return std::max<int64_t>(0, used - bytes);
-    }
-  }
-  return used;
+  const std::string stat = ReadFile(group.folder + "/memory.stat").value_or("");
+  const int64_t inactive =
+      NumberBehind(group.v2 ? "inactive_file" : "total_inactive_file", stat).value_or(0);
+  return std::max<int64_t>(0, used - inactive);
 }
 
 }  // namespace
