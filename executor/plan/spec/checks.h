@@ -90,11 +90,26 @@ inline absl::Status CheckFraction(const std::string& field, double value) {
   return Invalid(field, value, " is not in [0, 1)");
 }
 
+// "spec.resources.device: 7 is no device; use CPU or CUDA" unless the enum has the value.
+template <typename Enum>
+absl::Status CheckChoice(const std::string& field, Enum value, const char* what) {
+  const bool known = google::protobuf::GetEnumDescriptor<Enum>()->FindValueByNumber(value);
+  return known ? absl::OkStatus() : Invalid(field, static_cast<int>(value), " is no ", what);
+}
+
 // "try 96 or 128": the multiples of `unit` on either side of `value`, which is none.
 inline std::string TryMultiples(int64_t value, int64_t unit) {
   const int64_t below = value / unit * unit;
   if (below == 0) return absl::StrCat("try ", unit);
   return absl::StrCat("try ", below, " or ", below + unit);
+}
+
+// "spec.model.gpt.width: 100 is not a multiple of heads 32; try 96 or 128"
+inline absl::Status CheckMultiple(const std::string& field, int64_t value,
+                                  const std::string& unit_name, int64_t unit) {
+  if (value % unit == 0) return absl::OkStatus();
+  return Invalid(field, value, " is not a multiple of ", unit_name, " ", unit, "; ",
+                 TryMultiples(value, unit));
 }
 
 }  // namespace trainyard::plan

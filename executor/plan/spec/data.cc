@@ -61,10 +61,8 @@ absl::Status ResolveText(v1::TextData& text) {
   if (text.tokenizer() == v1::TextData::TOKENIZER_UNSPECIFIED) {
     text.set_tokenizer(v1::TextData::CHARACTERS);
   }
-  if (!v1::TextData::Tokenizer_IsValid(text.tokenizer())) {
-    return Invalid(at + "tokenizer", static_cast<int>(text.tokenizer()),
-                   " is no tokenizer; use CHARACTERS, BYTES, BPE or FROM_CHECKPOINT");
-  }
+  TY_RETURN_IF_ERROR(CheckChoice(at + "tokenizer", text.tokenizer(),
+                                 "tokenizer; use CHARACTERS, BYTES, BPE or FROM_CHECKPOINT"));
   if (!text.has_validation_fraction()) text.set_validation_fraction(0.1);
   if (!(text.validation_fraction() >= 0 && text.validation_fraction() <= 0.5)) {
     return Invalid(at + "validation_fraction", text.validation_fraction(), " is not in [0, 0.5]");
@@ -98,10 +96,8 @@ absl::Status ResolveTokens(v1::TokenData& tokens) {
   }
   if (tokens.format() == v1::TokenData::FORMAT_UNSPECIFIED)
     tokens.set_format(v1::TokenData::UINT16);
-  if (!v1::TokenData::Format_IsValid(tokens.format())) {
-    return Invalid(at + "format", static_cast<int>(tokens.format()),
-                   " is no format; use UINT16, UINT32 or LLMC");
-  }
+  TY_RETURN_IF_ERROR(
+      CheckChoice(at + "format", tokens.format(), "format; use UINT16, UINT32 or LLMC"));
   const bool wide = tokens.format() == v1::TokenData::UINT32;
   return CheckRange(at + "vocab_size", tokens.vocab_size(), 1, wide ? int64_t{1} << 24 : 65536);
 }

@@ -40,9 +40,8 @@ absl::Status ResolveValidationFraction(const std::string& at, const std::string&
 template <typename Source>
 absl::Status ResolveBadRecords(const std::string& at, v1::BadRecords standard, Source& source) {
   if (source.bad_records() == v1::BAD_RECORDS_UNSPECIFIED) source.set_bad_records(standard);
-  if (v1::BadRecords_IsValid(source.bad_records())) return absl::OkStatus();
-  return Invalid(at + "bad_records", static_cast<int>(source.bad_records()),
-                 " is no choice; use REFUSE_BAD_RECORDS or SKIP_BAD_RECORDS");
+  return CheckChoice(at + "bad_records", source.bad_records(),
+                     "choice; use REFUSE_BAD_RECORDS or SKIP_BAD_RECORDS");
 }
 
 }  // namespace trainyard::plan

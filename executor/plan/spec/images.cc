@@ -62,10 +62,7 @@ absl::Status ResolveTransform(const std::string& at, v1::ImageTransform& t) {
   if (t.crop() == v1::ImageTransform::CROP_UNSPECIFIED) {
     t.set_crop(v1::ImageTransform::RANDOM_RESIZED);
   }
-  if (!v1::ImageTransform::Crop_IsValid(t.crop())) {
-    return Invalid(at + "crop", static_cast<int>(t.crop()),
-                   " is no choice; use RANDOM_RESIZED or CENTER");
-  }
+  TY_RETURN_IF_ERROR(CheckChoice(at + "crop", t.crop(), "choice; use RANDOM_RESIZED or CENTER"));
   TY_RETURN_IF_ERROR(ResolveRange(at + "scale", 0, 1, 0.08, 1, *t.mutable_scale()));
   TY_RETURN_IF_ERROR(ResolveRange(at + "ratio", 0.01, 100, 3.0 / 4, 4.0 / 3, *t.mutable_ratio()));
   if (!t.has_flip()) t.set_flip(true);

@@ -53,11 +53,7 @@ absl::Status Resolve(const std::string& at, v1::LayerList::Convolution& convolut
   TY_RETURN_IF_ERROR(CheckRange(at + "stride", convolution.stride(), 1, 64));
   TY_RETURN_IF_ERROR(CheckRange(at + "pad", convolution.pad(), 0, convolution.kernel() - 1));
   TY_RETURN_IF_ERROR(CheckRange(at + "groups", convolution.groups(), 1, kWidest));
-  if (convolution.out() % convolution.groups() != 0) {
-    return Invalid(at + "out", convolution.out(), " is not a multiple of groups ",
-                   convolution.groups(), "; ",
-                   TryMultiples(convolution.out(), convolution.groups()));
-  }
+  TY_RETURN_IF_ERROR(CheckMultiple(at + "out", convolution.out(), "groups", convolution.groups()));
   return CheckInitStd(at, convolution);
 }
 
@@ -108,11 +104,8 @@ absl::Status Resolve(const std::string& at, bool tokens, v1::LayerList::Attentio
   if (!attention.has_kv_heads()) attention.set_kv_heads(attention.heads());
   if (!attention.has_causal()) attention.set_causal(tokens);
   TY_RETURN_IF_ERROR(CheckRange(at + "kv_heads", attention.kv_heads(), 1, attention.heads()));
-  if (attention.heads() % attention.kv_heads() != 0) {
-    return Invalid(at + "heads", attention.heads(), " is not a multiple of kv_heads ",
-                   attention.kv_heads(), "; ",
-                   TryMultiples(attention.heads(), attention.kv_heads()));
-  }
+  TY_RETURN_IF_ERROR(
+      CheckMultiple(at + "heads", attention.heads(), "kv_heads", attention.kv_heads()));
   if (!attention.has_rope_theta()) return absl::OkStatus();
   TY_RETURN_IF_ERROR(CheckFinite(at + "rope_theta", attention.rope_theta()));
   if (attention.rope_theta() >= 1) return absl::OkStatus();

@@ -33,9 +33,7 @@ absl::Status ResolveMetric(const std::string& at, const v1::JobSpec& spec, Polic
     return Invalid(at + ".metric", "evaluation of this job reports no '", policy.metric(), "'",
                    DidYouMean(policy.metric(), names), "; it reports ", absl::StrJoin(names, ", "));
   }
-  if (!v1::Evaluation::Mode_IsValid(policy.mode())) {
-    return Invalid(at + ".mode", static_cast<int>(policy.mode()), " is no mode; use MIN or MAX");
-  }
+  TY_RETURN_IF_ERROR(CheckChoice(at + ".mode", policy.mode(), "mode; use MIN or MAX"));
   if (policy.mode() == v1::Evaluation::MODE_UNSPECIFIED) {
     policy.set_mode(found->larger_is_better ? v1::Evaluation::MAX : v1::Evaluation::MIN);
   }

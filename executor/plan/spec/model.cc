@@ -11,14 +11,11 @@ constexpr int64_t kMostBlocks = 512;
 constexpr int64_t kLongestContext = int64_t{1} << 20;
 constexpr int64_t kLargestVocab = int64_t{1} << 24;
 
-absl::Status ResolveActivation(const std::string& field, v1::Activation fallback,
-                               v1::Activation found, v1::Activation& resolved) {
-  if (!v1::Activation_IsValid(found)) {
-    return Invalid(field, static_cast<int>(found),
-                   " is no activation; use RELU, GELU, GELU_TANH or RELU6");
-  }
-  resolved = found == v1::ACTIVATION_UNSPECIFIED ? fallback : found;
-  return absl::OkStatus();
+template <typename Family>
+absl::Status ResolveActivation(const std::string& at, v1::Activation standard, Family& family) {
+  if (family.activation() == v1::ACTIVATION_UNSPECIFIED) family.set_activation(standard);
+  return CheckChoice(at + "activation", family.activation(),
+                     "activation; use RELU, GELU, GELU_TANH or RELU6");
 }
 
 template <typename Widths>
@@ -35,9 +32,7 @@ absl::Status CheckWidths(const std::string& field, const Widths& widths) {
 absl::Status ResolveMlp(v1::Mlp& mlp) {
   const std::string at = "spec.model.mlp.";
   TY_RETURN_IF_ERROR(CheckWidths(at + "hidden", mlp.hidden()));
-  v1::Activation activation;
-  TY_RETURN_IF_ERROR(ResolveActivation(at + "activation", v1::RELU, mlp.activation(), activation));
-  mlp.set_activation(activation);
+  TY_RETURN_IF_ERROR(ResolveActivation(at, v1::RELU, mlp));
   return CheckFraction(at + "dropout", mlp.dropout());
 }
 
@@ -68,10 +63,7 @@ absl::Status ResolveConvnet(v1::Convnet& convnet) {
         ResolveStage(absl::StrCat(at, "stages[", i, "]."), *convnet.mutable_stages(i)));
   }
   TY_RETURN_IF_ERROR(CheckWidths(at + "hidden", convnet.hidden()));
-  v1::Activation activation;
-  TY_RETURN_IF_ERROR(
-      ResolveActivation(at + "activation", v1::RELU, convnet.activation(), activation));
-  convnet.set_activation(activation);
+  TY_RETURN_IF_ERROR(ResolveActivation(at, v1::RELU, convnet));
   return CheckFraction(at + "dropout", convnet.dropout());
 }
 
@@ -81,11 +73,7 @@ absl::Status CheckBlocks(const std::string& at, const Family& family) {
   TY_RETURN_IF_ERROR(CheckRange(at + "layers", family.layers(), 1, kMostBlocks));
   TY_RETURN_IF_ERROR(CheckRange(at + "width", family.width(), 1, kWidest));
   TY_RETURN_IF_ERROR(CheckRange(at + "heads", family.heads(), 1, kWidest));
-  if (family.width() % family.heads() != 0) {
-    return Invalid(at + "width", family.width(), " is not a multiple of heads ", family.heads(),
-                   "; ", TryMultiples(family.width(), family.heads()));
-  }
-  return absl::OkStatus();
+  return CheckMultiple(at + "width", family.width(), "heads", family.heads());
 }
 
 // And every one over tokens.
@@ -105,11 +93,7 @@ absl::Status ResolveGpt(v1::Gpt& gpt) {
   TY_RETURN_IF_ERROR(CheckFraction(at + "dropout", gpt.dropout()));
   if (!gpt.has_bias()) gpt.set_bias(true);
   if (!gpt.has_tie_embeddings()) gpt.set_tie_embeddings(true);
-  v1::Activation activation;
-  TY_RETURN_IF_ERROR(
-      ResolveActivation(at + "activation", v1::GELU_TANH, gpt.activation(), activation));
-  gpt.set_activation(activation);
-  return absl::OkStatus();
+  return ResolveActivation(at, v1::GELU_TANH, gpt);
 }
 
 absl::Status ResolveLlama(v1::Llama& llama) {
@@ -122,10 +106,7 @@ absl::Status ResolveLlama(v1::Llama& llama) {
   }
   if (!llama.has_kv_heads()) llama.set_kv_heads(llama.heads());
   TY_RETURN_IF_ERROR(CheckRange(at + "kv_heads", llama.kv_heads(), 1, llama.heads()));
-  if (llama.heads() % llama.kv_heads() != 0) {
-    return Invalid(at + "heads", llama.heads(), " is not a multiple of kv_heads ", llama.kv_heads(),
-                   "; ", TryMultiples(llama.heads(), llama.kv_heads()));
-  }
+  TY_RETURN_IF_ERROR(CheckMultiple(at + "heads", llama.heads(), "kv_heads", llama.kv_heads()));
   if (!llama.has_mlp_width()) llama.set_mlp_width((llama.width() * 8 / 3 + 63) / 64 * 64);
   TY_RETURN_IF_ERROR(CheckRange(at + "mlp_width", llama.mlp_width(), 1, 4 * kWidest));
   if (!llama.has_rope_theta()) llama.set_rope_theta(10000);
@@ -143,10 +124,7 @@ absl::Status ResolveEncoder(const std::string& at, Family& family) {
   if (!family.has_mlp_width()) family.set_mlp_width(4 * family.width());
   TY_RETURN_IF_ERROR(CheckRange(at + "mlp_width", family.mlp_width(), 1, 4 * kWidest));
   TY_RETURN_IF_ERROR(CheckFraction(at + "dropout", family.dropout()));
-  v1::Activation activation;
-  TY_RETURN_IF_ERROR(
-      ResolveActivation(at + "activation", v1::GELU, family.activation(), activation));
-  family.set_activation(activation);
+  TY_RETURN_IF_ERROR(ResolveActivation(at, v1::GELU, family));
   if (!family.has_epsilon()) family.set_epsilon(1e-12);
   return CheckPositive(at + "epsilon", family.epsilon());
 }

@@ -25,10 +25,8 @@ absl::Status ResolvePrecision(v1::Precision& precision) {
   if (precision.compute() == v1::Precision::COMPUTE_UNSPECIFIED) {
     precision.set_compute(v1::Precision::FP32);
   }
-  if (!v1::Precision::Compute_IsValid(precision.compute())) {
-    return Invalid("spec.precision.compute", static_cast<int>(precision.compute()),
-                   " is no precision; use FP32, BF16 or FP16");
-  }
+  TY_RETURN_IF_ERROR(CheckChoice("spec.precision.compute", precision.compute(),
+                                 "precision; use FP32, BF16 or FP16"));
   if (precision.compute() == v1::Precision::FP16) {
     return ResolveLossScale(*precision.mutable_loss_scale());
   }
@@ -52,11 +50,7 @@ absl::Status ResolveResources(v1::Resources& resources, const v1::Parallel& para
     return Invalid(at + "max_slots", resources.max_slots(), " is less than min_slots ",
                    resources.min_slots());
   }
-  if (!v1::Resources::Device_IsValid(resources.device())) {
-    return Invalid(at + "device", static_cast<int>(resources.device()),
-                   " is no device; use CPU or CUDA, or leave it out");
-  }
-  return absl::OkStatus();
+  return CheckChoice(at + "device", resources.device(), "device; use CPU or CUDA, or leave it out");
 }
 
 absl::Status ResolveEvaluation(v1::Evaluation& evaluation, bool held_out, int64_t micro_batch) {

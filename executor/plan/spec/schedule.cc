@@ -13,10 +13,9 @@ bool Falls(v1::Schedule::Shape shape) {
 }
 
 absl::Status CheckShape(const std::string& field, v1::Schedule::Shape shape) {
-  if (v1::Schedule::Shape_IsValid(shape)) return absl::OkStatus();
-  return Invalid(field, static_cast<int>(shape),
-                 " is no shape; use CONSTANT, LINEAR, COSINE, STEP, POLYNOMIAL, "
-                 "WARMUP_STABLE_DECAY or ONE_MINUS_SQRT");
+  return CheckChoice(field, shape,
+                     "shape; use CONSTANT, LINEAR, COSINE, STEP, POLYNOMIAL, "
+                     "WARMUP_STABLE_DECAY or ONE_MINUS_SQRT");
 }
 
 // Fields that the shape does not read are refused: whoever sets them expects them to act.

@@ -20,10 +20,8 @@ absl::Status CheckLength(const v1::Training& training) {
 
 absl::Status ResolveOnNonFinite(v1::Training& training) {
   const std::string at = "spec.training.";
-  if (!v1::Training::OnNonFinite_IsValid(training.on_non_finite())) {
-    return Invalid(at + "on_non_finite", static_cast<int>(training.on_non_finite()),
-                   " is no policy; use HALT or ROLL_BACK");
-  }
+  TY_RETURN_IF_ERROR(
+      CheckChoice(at + "on_non_finite", training.on_non_finite(), "policy; use HALT or ROLL_BACK"));
   if (training.on_non_finite() != v1::Training::ROLL_BACK) {
     training.set_on_non_finite(v1::Training::HALT);
     if (!training.has_max_rollbacks()) return absl::OkStatus();
