@@ -53,11 +53,10 @@ Snapshot::Room Snapshot::Own() {
                      .averages = begin + averages,
                      .buffers = begin + buffers};
   elsewhere_ = begin + elsewhere;
-  Show({.parameters = room.parameters,
-        .optimizer = room.optimizer,
-        .averages = room.averages,
-        .buffers = room.buffers},
-       nullptr);
+  Borrow({.parameters = room.parameters,
+          .optimizer = room.optimizer,
+          .averages = room.averages,
+          .buffers = room.buffers});
   return room;
 }
 
@@ -186,9 +185,7 @@ void Snapshot::AddShards(int64_t what, const std::string& prefix,
   }
 }
 
-void Snapshot::Borrow(const Places& places, ReadShard elsewhere) { Show(places, elsewhere); }
-
-void Snapshot::Show(const Places& places, const ReadShard& elsewhere) {
+void Snapshot::Borrow(const Places& places, const ReadShard& elsewhere) {
   const auto at = [this](const char* begin, const plan::Region& region, plan::TensorId id) {
     return begin + (plan_.offsets[id] - region.offset);
   };

@@ -67,7 +67,7 @@ class Snapshot {
 
   // From now on views show the regions at `places`, which are someone else's, and what is not all
   // here as `elsewhere` reads it.
-  void Borrow(const Places& places, ReadShard elsewhere = nullptr);
+  void Borrow(const Places& places, const ReadShard& elsewhere = nullptr);
 
   // After Own: reads all that is not here.
   absl::Status ReadElsewhere(const ReadShard& elsewhere);
@@ -94,7 +94,6 @@ class Snapshot {
 
  private:
   void SetAdaptersApart();
-  void Show(const Places& places, const ReadShard& elsewhere);
   // Adds a view of each tensor of which the plan has shards, and of those that are elsewhere;
   // `of_parameters` says where what goes with each parameter begins, null: nowhere.
   void AddShards(int64_t what, const std::string& prefix, std::vector<const char*> of_parameters,
