@@ -18,14 +18,11 @@ constexpr absl::Duration kSupervisorLimit = absl::Seconds(60);
 absl::Status ForgetContexts(const Yard& yard) {
   TY_ASSIGN_OR_RETURN(const std::string path, ContextFilePath());
   return ChangeContexts(path, [&](ContextFile& file) {
-    for (auto at = file.contexts.begin(); at != file.contexts.end();) {
-      if (at->second.directory != yard.dir()) {
-        ++at;
-        continue;
-      }
-      if (file.current == at->first) file.current.clear();
-      at = file.contexts.erase(at);
-    }
+    std::erase_if(file.contexts, [&](const auto& context) {
+      const bool forgotten = context.second.directory == yard.dir();
+      if (forgotten && file.current == context.first) file.current.clear();
+      return forgotten;
+    });
     return absl::OkStatus();
   });
 }

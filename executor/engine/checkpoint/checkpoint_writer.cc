@@ -145,7 +145,7 @@ absl::StatusOr<std::vector<std::string>> CheckpointWriter::ChooseRemovals(const 
       StepsKeptBesidesNewest(present, newest, identity_.spec, request.content.run);
   const int64_t keep = std::max<int64_t>(identity_.spec.checkpoint().keep(), 2);
   absl::MutexLock lock(&mu_);
-  damaged_.erase(std::remove(damaged_.begin(), damaged_.end(), newest), damaged_.end());
+  std::erase(damaged_, newest);
   std::vector<int64_t> steps = StepsToRemove(present, newest, keep, apart, damaged_);
   if (request.purpose.went_back) {
     std::copy_if(present.begin(), present.end(), std::back_inserter(steps),
@@ -170,15 +170,12 @@ void CheckpointWriter::RemoveSettled(absl::Duration patience) {
     bool waiting = false;
     {
       absl::MutexLock lock(&mu_);
-      for (auto it = removals_.begin(); it != removals_.end();) {
-        if (it->report > settled) {
-          waiting = true;
-          ++it;
-          continue;
-        }
-        uris.push_back(it->uri);
-        it = removals_.erase(it);
+      const auto is_settled = [&](const Removal& removal) { return removal.report <= settled; };
+      for (const Removal& removal : removals_) {
+        if (is_settled(removal)) uris.push_back(removal.uri);
       }
+      std::erase_if(removals_, is_settled);
+      waiting = !removals_.empty();
     }
     // One that cannot be removed now is chosen again after the next checkpoint.
     for (const std::string& uri : uris) store_.Delete(uri).IgnoreError();
