@@ -11,28 +11,13 @@ namespace trainyard::cli {
 namespace {
 
 void AddCommands(CLI::App& root, Session& session) {
-  AddSubmit(root, session);
-  AddPlan(root, session);
-  AddPs(root, session);
-  AddGet(root, session);
-  AddWatch(root, session);
-  AddLogs(root, session);
-  AddMetrics(root, session);
-  AddExplain(root, session);
-  AddWait(root, session);
-  AddCancel(root, session);
-  AddPause(root, session);
-  AddResume(root, session);
-  AddResize(root, session);
-  AddDelete(root, session);
-  AddCheckpoints(root, session);
-  AddSample(root, session);
-  AddNode(root, session);
-  AddRetention(root, session);
-  AddContext(root, session);
-  AddLocal(root, session);
-  AddVersion(root, session);
-  AddCompletion(root, session);
+  for (const auto add :
+       {AddSubmit,  AddPlan,    AddPs,          AddGet,       AddWatch, AddLogs,
+        AddMetrics, AddExplain, AddWait,        AddCancel,    AddPause, AddResume,
+        AddResize,  AddDelete,  AddCheckpoints, AddSample,    AddNode,  AddRetention,
+        AddContext, AddLocal,   AddVersion,     AddCompletion}) {
+    add(root, session);
+  }
 }
 
 // Unknown options of a subcommand are looked for among the global ones.
