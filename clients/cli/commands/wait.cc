@@ -30,8 +30,8 @@ absl::StatusOr<v1::JobState> ParseState(const std::string& text) {
                    "RUNNING, SUSPENDED, SUCCEEDED, FAILED, CANCELLED"));
 }
 
-// Prints the state in which the job ended while the command waited for `wanted`; returns the exit
-// code.
+// Prints the state of a job that is `wanted`, or ended while the command waited for that; returns
+// the exit code.
 absl::StatusOr<int> AtEnd(Session& session, const v1::Job& job, v1::JobState wanted) {
   session.out().Write(absl::StrCat(v1::JobState_Name(job.state()), "\n"));
   if (job.state() == wanted) return kExitOk;
@@ -52,11 +52,7 @@ absl::StatusOr<int> Wait(Session& session, const WaitOptions& options) {
   TY_ASSIGN_OR_RETURN(*get.mutable_name(), session.JobName(options.job));
   TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
   TY_ASSIGN_OR_RETURN(const v1::Job job, client->GetJob(get));
-  if (IsTerminal(job.state())) return AtEnd(session, job, wanted);
-  if (job.state() == wanted) {
-    session.out().Write(absl::StrCat(v1::JobState_Name(wanted), "\n"));
-    return kExitOk;
-  }
+  if (IsTerminal(job.state()) || job.state() == wanted) return AtEnd(session, job, wanted);
   const StopTimer timer(stop, options.timeout_seconds > 0 ? absl::Seconds(options.timeout_seconds)
                                                           : absl::InfiniteDuration());
   bool reached = false;
