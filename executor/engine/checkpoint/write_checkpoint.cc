@@ -192,10 +192,8 @@ absl::StatusOr<WrittenCheckpoint> WriteCheckpoint(ObjectStore& store,
       VerifyFiles(manifest, [&](const std::string& name) { return folder->Open(name); });
   if (!verified.ok()) return Annotate(verified, absl::StrCat(uri, ": read back"));
 
-  const std::string json = ManifestToJson(manifest);
-  TY_ASSIGN_OR_RETURN(std::unique_ptr<ObjectWriter> last, folder->Create(kManifestFile));
-  TY_RETURN_IF_ERROR(last->Append(json));
-  TY_RETURN_IF_ERROR(last->Finish());
+  TY_ASSIGN_OR_RETURN(const ManifestFile last,
+                      WriteText(*folder, kManifestFile, ManifestToJson(manifest)));
   TY_RETURN_IF_ERROR(await_right());
   const absl::Status visible = present.any ? folder->Replace() : folder->Commit();
   if (absl::IsAlreadyExists(visible)) {  // another attempt was faster
@@ -206,7 +204,7 @@ absl::StatusOr<WrittenCheckpoint> WriteCheckpoint(ObjectStore& store,
   return WrittenCheckpoint{.step = content.step,
                            .uri = uri,
                            .bytes = manifest.bytes(),
-                           .manifest_sha256 = Sha256Hex(json),
+                           .manifest_sha256 = last.sha256,
                            .weights_sha256 = weights,
                            .metrics = content.metrics};
 }
