@@ -35,7 +35,7 @@ absl::Status EventObserver::OnMetrics(int64_t step, Split split,
   v1::MetricPoint& point = *event.mutable_metrics();
   point.set_step(step);
   point.set_split(split == Split::kTrain ? v1::MetricPoint::TRAIN : v1::MetricPoint::VALIDATION);
-  for (const auto& [name, value] : values) (*point.mutable_values())[name] = value;
+  point.mutable_values()->insert(values.begin(), values.end());
   return events_.Append(std::move(event));
 }
 
@@ -80,9 +80,7 @@ absl::StatusOr<int64_t> EventObserver::OnCheckpoint(const engine::WrittenCheckpo
   checkpoint.set_manifest_sha256(written.manifest_sha256);
   checkpoint.set_weights_sha256(written.weights_sha256);
   checkpoint.set_final(final);
-  for (const auto& [name, value] : written.metrics) {
-    (*checkpoint.mutable_metrics())[name] = value;
-  }
+  checkpoint.mutable_metrics()->insert(written.metrics.begin(), written.metrics.end());
   for (const std::string& uri : removed) checkpoint.add_removed_uris(uri);
   TY_RETURN_IF_ERROR(events_.Append(std::move(event)));
   // Other threads may have appended events since: a later number only delays the removal.
