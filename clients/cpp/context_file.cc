@@ -149,8 +149,8 @@ absl::StatusOr<ContextFile> LoadContexts(const std::string& path) {
   return ParseContexts(text, path);
 }
 
-absl::Status ChangeContexts(const std::string& path,
-                            const std::function<absl::Status(ContextFile&)>& change) {
+absl::Status ChangeContexts(const std::function<absl::Status(ContextFile&)>& change) {
+  TY_ASSIGN_OR_RETURN(const std::string path, ContextFilePath());
   TY_RETURN_IF_ERROR(MakeDirectories(path.substr(0, path.rfind('/')), 0700));
   TY_ASSIGN_OR_RETURN(const FileDescriptor lock, Lock(path + ".lock"));
   TY_ASSIGN_OR_RETURN(ContextFile file, LoadContexts(path));

@@ -36,10 +36,9 @@ absl::StatusOr<std::string> ContextFilePath();
 // known to them. kInvalidArgument: not a context file.
 absl::StatusOr<ContextFile> LoadContexts(const std::string& path);
 
-// Reads the file, lets `change` edit it and writes it atomically, all under a lock: neither of two
-// concurrent writers loses its change.
-absl::Status ChangeContexts(const std::string& path,
-                            const std::function<absl::Status(ContextFile&)>& change);
+// Reads the file at ContextFilePath(), lets `change` edit it and writes it atomically, all under a
+// lock: neither of two concurrent writers loses its change.
+absl::Status ChangeContexts(const std::function<absl::Status(ContextFile&)>& change);
 
 // What the command line said; empty fields are not given.
 struct ContextFlags {

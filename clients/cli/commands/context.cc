@@ -37,8 +37,7 @@ absl::Status NoContext(const std::string& name, const ContextFile& file) {
 }
 
 absl::StatusOr<int> Use(Session& session, const std::string& name) {
-  TY_ASSIGN_OR_RETURN(const std::string path, ContextFilePath());
-  TY_RETURN_IF_ERROR(ChangeContexts(path, [&](ContextFile& file) {
+  TY_RETURN_IF_ERROR(ChangeContexts([&](ContextFile& file) {
     if (file.contexts.count(name) == 0) return NoContext(name, file);
     file.current = name;
     return absl::OkStatus();
@@ -76,8 +75,7 @@ absl::StatusOr<int> Add(Session& session, const AddOptions& options) {
     TY_ASSIGN_OR_RETURN(const std::string token, ReadFile(options.token_path, 4096));
     TY_ASSIGN_OR_RETURN(context.token, ParseToken(token, options.token_path));
   }
-  TY_ASSIGN_OR_RETURN(const std::string path, ContextFilePath());
-  TY_RETURN_IF_ERROR(ChangeContexts(path, [&](ContextFile& file) {
+  TY_RETURN_IF_ERROR(ChangeContexts([&](ContextFile& file) {
     file.contexts[options.name] = context;
     file.current = options.name;
     return absl::OkStatus();
@@ -87,8 +85,7 @@ absl::StatusOr<int> Add(Session& session, const AddOptions& options) {
 }
 
 absl::StatusOr<int> Remove(Session& session, const std::string& name) {
-  TY_ASSIGN_OR_RETURN(const std::string path, ContextFilePath());
-  TY_RETURN_IF_ERROR(ChangeContexts(path, [&](ContextFile& file) {
+  TY_RETURN_IF_ERROR(ChangeContexts([&](ContextFile& file) {
     if (file.contexts.erase(name) == 0) return NoContext(name, file);
     if (file.current == name) file.current.clear();
     return absl::OkStatus();

@@ -163,9 +163,8 @@ std::string ContextName(const StartOptions& options, const YardConfig& before,
 }
 
 absl::Status SaveContext(const Yard& yard, YardConfig& config) {
-  TY_ASSIGN_OR_RETURN(const std::string path, ContextFilePath());
   TY_ASSIGN_OR_RETURN(const std::string token, yard.AdminToken());
-  return ChangeContexts(path, [&](ContextFile& file) {
+  return ChangeContexts([&](ContextFile& file) {
     // A context of that name that belongs to another yard keeps the name.
     std::string name = config.context;
     for (int i = 2; file.contexts.count(name) > 0 && file.contexts[name].directory != yard.dir();

@@ -16,8 +16,7 @@ namespace {
 constexpr absl::Duration kSupervisorLimit = absl::Seconds(60);
 
 absl::Status ForgetContexts(const Yard& yard) {
-  TY_ASSIGN_OR_RETURN(const std::string path, ContextFilePath());
-  return ChangeContexts(path, [&](ContextFile& file) {
+  return ChangeContexts([&](ContextFile& file) {
     std::erase_if(file.contexts, [&](const auto& context) {
       const bool forgotten = context.second.directory == yard.dir();
       if (forgotten && file.current == context.first) file.current.clear();

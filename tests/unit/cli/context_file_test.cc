@@ -32,7 +32,7 @@ class ContextFileTest : public testing::Test {
   ~ContextFileTest() override { std::filesystem::remove_all(home_); }
 
   void Save(const std::string& name, const std::string& server, const std::string& token) {
-    ASSERT_TRUE(ChangeContexts(path_, [&](ContextFile& file) {
+    ASSERT_TRUE(ChangeContexts([&](ContextFile& file) {
                   file.contexts[name].server = server;
                   file.contexts[name].token = token;
                   file.current = name;
@@ -85,8 +85,8 @@ TEST_F(ContextFileTest, RefusesWhatIsNoContextFile) {
 TEST_F(ContextFileTest, WritersAtTheSameTimeLoseNothing) {
   std::vector<std::thread> writers;
   for (int i = 0; i < 8; ++i) {
-    writers.emplace_back([this, i] {
-      (void)ChangeContexts(path_, [&](ContextFile& file) {
+    writers.emplace_back([i] {
+      (void)ChangeContexts([&](ContextFile& file) {
         file.contexts[absl::StrCat("c", i)].server = "x:1";
         return absl::OkStatus();
       });
