@@ -1,10 +1,7 @@
 #include "clients/cli/local/start.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <pwd.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -19,6 +16,7 @@
 #include "clients/cli/programs.h"
 #include "clients/cpp/client.h"
 #include "clients/cpp/context_file.h"
+#include "storage/base/free_port.h"
 #include "storage/base/ids.h"
 #include "storage/base/status.h"
 
@@ -35,29 +33,17 @@ constexpr uint64_t kDiskNeeded = 128 << 20;
 // A part that ended so often in a row shortly after its start will not come up.
 constexpr int kMaxEarlyExits = 6;
 
-bool PortIsFree(int port) {
-  const FileDescriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const int on = 1;  // as servers do: a port in TIME_WAIT is free
-  setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  return bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
-         listen(fd.get(), 1) == 0;
-}
-
 // The port asked for, or the one that the yard had before, or the first free one from 7070 on,
 // which is below the range of outgoing connections: they could take it while the server is down.
 absl::StatusOr<int> ChoosePort(const StartOptions& options, const YardConfig& before) {
   if (options.port.has_value()) {
-    if (PortIsFree(*options.port)) return *options.port;
+    if (PortIsFree(INADDR_LOOPBACK, *options.port)) return *options.port;
     return absl::FailedPreconditionError(absl::StrCat(
         "port ", *options.port, " is taken by another program; choose another with --port"));
   }
-  if (before.port != 0 && PortIsFree(before.port)) return before.port;
+  if (before.port != 0 && PortIsFree(INADDR_LOOPBACK, before.port)) return before.port;
   for (int port = kFirstPort; port < kFirstPort + kPortsTried; ++port) {
-    if (PortIsFree(port)) return port;
+    if (PortIsFree(INADDR_LOOPBACK, port)) return port;
   }
   return absl::FailedPreconditionError(absl::StrCat("no free port from ", kFirstPort, " to ",
                                                     kFirstPort + kPortsTried - 1,
@@ -237,7 +223,7 @@ YardConfig Merge(const StartOptions& options, YardConfig config) {
 bool MayAdopt(const Yard& yard, const StartOptions& options, const YardConfig& config,
               const YardConfig& before) {
   if (!(config == before) || options.port.has_value() || before.port == 0) return false;
-  return ReadPidFile(yard.pid_path("server")).ok() || PortIsFree(before.port);
+  return ReadPidFile(yard.pid_path("server")).ok() || PortIsFree(INADDR_LOOPBACK, before.port);
 }
 
 // Brings up a yard that has no supervisor.
@@ -298,7 +284,8 @@ absl::StatusOr<StartedYard> StartYard(const StartOptions& options) {
       continue;
     }
     (void)StopYard(yard, /*purge=*/false);
-    const bool port_was_lost = !options.port.has_value() && !PortIsFree(started.config.port);
+    const bool port_was_lost =
+        !options.port.has_value() && !PortIsFree(INADDR_LOOPBACK, started.config.port);
     if (!port_was_lost || tries == kMostTries) return ready;
   }
   TY_RETURN_IF_ERROR(SaveContext(yard, started.config));
