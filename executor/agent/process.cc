@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "storage/base/process_stat.h"
 #include "storage/base/spawn.h"
 #include "storage/base/status.h"
 
@@ -32,38 +33,12 @@ namespace {
 // A process that hangs in a driver does not die, and the agent must go on renewing its lease.
 constexpr absl::Duration kStrayPatience = absl::Seconds(1);
 
-// Fields of /proc/{pid}/stat (proc(5)).
-struct Stat {
-  char state = '?';
-  pid_t parent = 0;
-  pid_t group = 0;
-  uint64_t start_time = 0;
-};
-
-absl::StatusOr<Stat> ReadStat(pid_t pid) {
-  TY_ASSIGN_OR_RETURN(const std::string text, ReadFile(absl::StrCat("/proc/", pid, "/stat")));
-  // The name, in parentheses, may hold spaces and parentheses itself.
-  const size_t name_end = text.rfind(") ");
-  if (name_end == std::string::npos) return absl::NotFoundError("no such process");
-  const std::vector<std::string> fields = absl::StrSplit(text.substr(name_end + 2), ' ');
-  Stat stat;
-  if (fields.size() < 20 || fields[0].size() != 1 || !absl::SimpleAtoi(fields[1], &stat.parent) ||
-      !absl::SimpleAtoi(fields[2], &stat.group) ||
-      !absl::SimpleAtoi(fields[19], &stat.start_time)) {
-    return absl::InternalError(absl::StrCat("/proc/", pid, "/stat is not understood: ", text));
-  }
-  stat.state = fields[0][0];
-  return stat;
-}
-
-bool Lives(const Stat& stat) { return stat.state != 'Z' && stat.state != 'X'; }
-
-void ForEachProcess(const std::function<void(pid_t, const Stat&)>& visit) {
+void ForEachProcess(const std::function<void(pid_t, const ProcessStat&)>& visit) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
     pid_t pid = 0;
     if (!absl::SimpleAtoi(entry.path().filename().string(), &pid)) continue;
-    const absl::StatusOr<Stat> stat = ReadStat(pid);
+    const absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
     if (stat.ok()) visit(pid, *stat);
   }
 }
@@ -73,8 +48,9 @@ void ForEachProcess(const std::function<void(pid_t, const Stat&)>& visit) {
 bool GroupLives(pid_t pgid) {
   if (kill(-pgid, 0) != 0 && errno == ESRCH) return false;
   bool lives = false;
-  ForEachProcess(
-      [&](pid_t, const Stat& stat) { lives = lives || (stat.group == pgid && Lives(stat)); });
+  ForEachProcess([&](pid_t, const ProcessStat& stat) {
+    lives = lives || (stat.group == pgid && stat.alive());
+  });
   return lives;
 }
 
@@ -107,7 +83,7 @@ absl::StatusOr<ProcessId> ProcessId::Parse(const std::string& text) {
 }
 
 absl::StatusOr<ProcessId> IdentifyProcess(pid_t pid) {
-  TY_ASSIGN_OR_RETURN(const Stat stat, ReadStat(pid));
+  TY_ASSIGN_OR_RETURN(const ProcessStat stat, ReadProcessStat(pid));
   return ProcessId{.pid = pid, .start_time = stat.start_time};
 }
 
@@ -154,7 +130,7 @@ absl::StatusOr<Process> Process::Adopt(ProcessId id) {
   if (!pidfd.valid()) return absl::NotFoundError(absl::StrCat("process ", id.pid, " is gone"));
   // Read after the descriptor was opened: if the start time is right, the descriptor is of that
   // process.
-  const absl::StatusOr<Stat> now = ReadStat(id.pid);
+  const absl::StatusOr<ProcessStat> now = ReadProcessStat(id.pid);
   if (!now.ok() || now->start_time != id.start_time || now->state == 'Z') {
     return absl::NotFoundError(absl::StrCat("process ", id.pid, " is gone"));
   }
@@ -209,8 +185,8 @@ std::optional<ExitStatus> Process::TryReap() {
 
 bool KillOrphansOf(pid_t pgid, const std::string& folder) {
   bool any = false;
-  ForEachProcess([&](pid_t pid, const Stat& stat) {
-    if (stat.group != pgid || !Lives(stat)) return;
+  ForEachProcess([&](pid_t pid, const ProcessStat& stat) {
+    if (stat.group != pgid || !stat.alive()) return;
     std::error_code error;
     const std::string cwd =
         std::filesystem::read_symlink(absl::StrCat("/proc/", pid, "/cwd"), error).string();
@@ -223,7 +199,7 @@ bool KillOrphansOf(pid_t pgid, const std::string& folder) {
 
 void KillStrayChildren(const std::vector<pid_t>& known) {
   std::vector<pid_t> strays;
-  ForEachProcess([&](pid_t pid, const Stat& stat) {
+  ForEachProcess([&](pid_t pid, const ProcessStat& stat) {
     if (stat.parent == getpid() && std::find(known.begin(), known.end(), pid) == known.end()) {
       strays.push_back(pid);
     }

@@ -20,6 +20,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "storage/base/process_stat.h"
 #include "storage/base/spawn.h"
 #include "storage/base/status.h"
 
@@ -27,20 +28,6 @@ extern char** environ;
 
 namespace trainyard::cli {
 namespace {
-
-// State and start time from /proc/PID/stat; the name in parentheses may hold anything, so fields
-// count from the last ')'.
-bool ReadStat(const std::string& pid, char* state, uint64_t* start_time) {
-  std::ifstream file("/proc/" + pid + "/stat");
-  std::string text;
-  if (!std::getline(file, text)) return false;
-  const size_t end = text.rfind(')');
-  if (end == std::string::npos) return false;
-  const std::vector<std::string> fields = absl::StrSplit(text.substr(end + 2), ' ');
-  if (fields.size() < 20) return false;
-  *state = fields[0].empty() ? '?' : fields[0][0];
-  return absl::SimpleAtoi(fields[19], start_time);
-}
 
 std::vector<std::string> MergedEnvironment(
     const std::vector<std::pair<std::string, std::string>>& added) {
@@ -68,10 +55,9 @@ bool BecomeUser(const User& user) {
 }
 
 bool WriteOwnPid(const std::string& path) {
-  char state;
-  uint64_t start_time;
-  if (!ReadStat("self", &state, &start_time)) return false;
-  return WriteFileAtomically(path, absl::StrCat(getpid(), " ", start_time, "\n"), 0644).ok();
+  const absl::StatusOr<ProcessStat> self = ReadProcessStat(getpid());
+  if (!self.ok()) return false;
+  return WriteFileAtomically(path, absl::StrCat(getpid(), " ", self->start_time, "\n"), 0644).ok();
 }
 
 // In the child, between fork and exec.
@@ -100,13 +86,9 @@ bool WriteOwnPid(const std::string& path) {
 }  // namespace
 
 absl::StatusOr<ProcessId> FindProcess(pid_t pid) {
-  char state;
-  ProcessId process{pid, 0};
-  if (pid <= 0 || !ReadStat(absl::StrCat(pid), &state, &process.start_time) || state == 'Z' ||
-      state == 'X') {
-    return absl::NotFoundError(absl::StrCat("no process ", pid));
-  }
-  return process;
+  const absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
+  if (stat.ok() && stat->alive()) return ProcessId{pid, stat->start_time};
+  return absl::NotFoundError(absl::StrCat("no process ", pid));
 }
 
 bool IsAlive(const ProcessId& process) {
