@@ -1,22 +1,19 @@
 #include "executor/plan/spec/resnet_layout.h"
 
+#include <utility>
+
 namespace trainyard::plan {
 
 std::optional<ResnetLayout> LayoutOfResnet(int depth) {
-  switch (depth) {
-    case 18:
-      return ResnetLayout{{2, 2, 2, 2}, false};
-    case 34:
-      return ResnetLayout{{3, 4, 6, 3}, false};
-    case 50:
-      return ResnetLayout{{3, 4, 6, 3}, true};
-    case 101:
-      return ResnetLayout{{3, 4, 23, 3}, true};
-    case 152:
-      return ResnetLayout{{3, 8, 36, 3}, true};
-    default:
-      return std::nullopt;
+  constexpr std::pair<int, ResnetLayout> kLayouts[] = {{18, {{2, 2, 2, 2}, false}},
+                                                       {34, {{3, 4, 6, 3}, false}},
+                                                       {50, {{3, 4, 6, 3}, true}},
+                                                       {101, {{3, 4, 23, 3}, true}},
+                                                       {152, {{3, 8, 36, 3}, true}}};
+  for (const auto& [known, layout] : kLayouts) {
+    if (known == depth) return layout;
   }
+  return std::nullopt;
 }
 
 }  // namespace trainyard::plan
