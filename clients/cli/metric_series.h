@@ -20,8 +20,6 @@ class MetricSeries {
   void Add(const v1::MetricPoint& point);
   void DropPointsAfter(int64_t step);  // forgets points past `step`
 
-  const std::map<std::pair<int64_t, int>, v1::MetricPoint>& points() const { return points_; }
-
   // Names of all values, loss first.
   std::vector<std::string> Names() const;
   // Steps with `name`, as curves "train NAME" and "validation NAME".

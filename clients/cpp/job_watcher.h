@@ -38,9 +38,6 @@ class JobWatcher {
   // the server keeps skipping items. Any other code is the server's answer.
   absl::StatusOr<v1::Job> Run(const Handlers& handlers, Stop& stop);
 
-  // Sequence of the newest item that was handed out.
-  int64_t cursor() const { return cursor_; }
-
  private:
   enum class Outcome { kEnded, kRefused, kLost, kGap };
 
@@ -50,7 +47,7 @@ class JobWatcher {
   Client& client_;
   const std::string name_;
   const WatchOptions options_;
-  int64_t cursor_ = 0;
+  int64_t cursor_ = 0;  // sequence of the newest item that was handed out
   bool heard_ = false;  // whether the newest stream delivered anything
   bool lost_ = false;
 };
