@@ -14,4 +14,14 @@ CLI::App* AddJobAction(
     CLI::App& root, Session& session, const std::string& command, const std::string& help,
     std::function<absl::StatusOr<v1::Job>(Client&, const std::string& name)> act);
 
+// The action that makes the call `method` with the name of the job.
+template <typename Request>
+auto CallWithName(absl::StatusOr<v1::Job> (Client::*method)(const Request&)) {
+  return [method](Client& client, const std::string& name) {
+    Request request;
+    request.set_name(name);
+    return (client.*method)(request);
+  };
+}
+
 }  // namespace trainyard::cli

@@ -4,11 +4,7 @@ namespace trainyard::cli {
 
 void AddCancel(CLI::App& root, Session& session) {
   AddJobAction(root, session, "cancel", "End jobs; what they computed stays",
-               [](Client& client, const std::string& name) {
-                 v1::CancelJobRequest request;
-                 request.set_name(name);
-                 return client.CancelJob(request);
-               });
+               CallWithName(&Client::CancelJob));
 }
 
 }  // namespace trainyard::cli
