@@ -11,7 +11,6 @@
 #include "server/api/page_token.h"
 #include "server/api/services.h"
 #include "server/api/unary_call.h"
-#include "server/rpc/bridge.h"
 #include "storage/base/status.h"
 #include "trainyard/v1/run_services.grpc.pb.h"
 
@@ -25,21 +24,19 @@ class CheckpointService final : public v1::CheckpointService::CallbackService {
   grpc::ServerUnaryReactor* ListCheckpoints(grpc::CallbackServerContext* context,
                                             const v1::ListCheckpointsRequest* request,
                                             v1::ListCheckpointsResponse* response) override {
-    return RunCall(b_, *context, *request,
-                   [=, this] { return List(*context, *request, response); });
+    return RunCall(b_, Permission::kReadJobs, context, request,
+                   [=, this](const Principal&) { return List(*request, response); });
   }
   grpc::ServerUnaryReactor* GetCheckpoint(grpc::CallbackServerContext* context,
                                           const v1::GetCheckpointRequest* request,
                                           v1::Checkpoint* response) override {
-    return RunCall(b_, *context, *request, [=, this] { return Get(*context, *request, response); });
+    return RunCall(b_, Permission::kReadJobs, context, request,
+                   [=, this](const Principal&) { return Get(*request, response); });
   }
 
  private:
-  absl::Status List(const grpc::CallbackServerContext& context,
-                    const v1::ListCheckpointsRequest& request,
+  absl::Status List(const v1::ListCheckpointsRequest& request,
                     v1::ListCheckpointsResponse* response) {
-    TY_RETURN_IF_ERROR(
-        b_.authenticator.Admit(AuthorizationOf(context), Permission::kReadJobs).status());
     TY_ASSIGN_OR_RETURN(const JobName name, ParseJobName("parent", request.parent()));
     TY_ASSIGN_OR_RETURN(const int page_size, CheckPageSize(request.page_size(), 50, 1000));
     const std::string question = absl::StrCat("checkpoints\n", request.parent());
@@ -63,10 +60,7 @@ class CheckpointService final : public v1::CheckpointService::CallbackService {
     return absl::OkStatus();
   }
 
-  absl::Status Get(const grpc::CallbackServerContext& context,
-                   const v1::GetCheckpointRequest& request, v1::Checkpoint* response) {
-    TY_RETURN_IF_ERROR(
-        b_.authenticator.Admit(AuthorizationOf(context), Permission::kReadJobs).status());
+  absl::Status Get(const v1::GetCheckpointRequest& request, v1::Checkpoint* response) {
     TY_ASSIGN_OR_RETURN(const CheckpointName name, ParseCheckpointName("name", request.name()));
     TY_ASSIGN_OR_RETURN(const JobRecord job, b_.stores.jobs().Get(name.job));
     TY_ASSIGN_OR_RETURN(const auto all, b_.stores.jobs().ListCheckpoints(job.uid));

@@ -56,96 +56,88 @@ class JobService final : public v1::JobService::CallbackService {
   grpc::ServerUnaryReactor* SubmitJob(grpc::CallbackServerContext* context,
                                       const v1::SubmitJobRequest* request,
                                       v1::Job* response) override {
-    return RunCall(b_, *context, *request,
-                   [=, this] { return Submit(*context, *request, response); });
+    return RunCall(b_, Permission::kWriteJobs, context, request,
+                   [=, this](const Principal& by) -> absl::Status {
+                     TY_ASSIGN_OR_RETURN(*response,
+                                         intake_.Submit(*request, by.name, GoneFrom(context)));
+                     return absl::OkStatus();
+                   });
   }
   grpc::ServerUnaryReactor* BatchSubmitJobs(grpc::CallbackServerContext* context,
                                             const v1::BatchSubmitJobsRequest* request,
                                             v1::BatchSubmitJobsResponse* response) override {
-    return RunCall(b_, *context, *request,
-                   [=, this] { return SubmitMany(*context, *request, response); });
+    return RunCall(b_, Permission::kWriteJobs, context, request, [=, this](const Principal& by) {
+      return SubmitMany(*request, by.name, GoneFrom(context), response);
+    });
   }
   grpc::ServerUnaryReactor* PlanLayouts(grpc::CallbackServerContext* context,
                                         const v1::PlanLayoutsRequest* request,
                                         v1::PlanLayoutsResponse* response) override {
-    return RunCall(b_, *context, *request,
-                   [=, this] { return Layouts(*context, *request, response); });
+    return RunCall(b_, Permission::kWriteJobs, context, request, [=, this](const Principal& by) {
+      return intake_.PlanLayouts(*request, by.name, GoneFrom(context), response);
+    });
   }
   grpc::ServerUnaryReactor* GetJob(grpc::CallbackServerContext* context,
                                    const v1::GetJobRequest* request, v1::Job* response) override {
-    return RunCall(b_, *context, *request, [=, this] { return Get(*context, *request, response); });
+    return RunCall(b_, Permission::kReadJobs, context, request,
+                   [=, this](const Principal&) -> absl::Status {
+                     TY_ASSIGN_OR_RETURN(const JobName name, ParseJobName("name", request->name()));
+                     return Fill(jobs_.Get(name), response);
+                   });
   }
   grpc::ServerUnaryReactor* ListJobs(grpc::CallbackServerContext* context,
                                      const v1::ListJobsRequest* request,
                                      v1::ListJobsResponse* response) override {
-    return RunCall(b_, *context, *request,
-                   [=, this] { return List(*context, *request, response); });
+    return RunCall(b_, Permission::kReadJobs, context, request,
+                   [=, this](const Principal&) { return List(*request, response); });
   }
   grpc::ServerUnaryReactor* CancelJob(grpc::CallbackServerContext* context,
                                       const v1::CancelJobRequest* request,
                                       v1::Job* response) override {
-    return RunCall(b_, *context, *request, [=, this] {
-      return Drive(*context, *request, response,
-                   [&](const auto& name, int64_t version, const Principal& by) {
-                     return jobs_.Cancel(name, version,
-                                         {reason::kCancelledByUser, "cancelled by " + by.name});
-                   });
+    return Drive(context, request, response, [=, this](const Target& job, const Principal& by) {
+      return jobs_.Cancel(job.name, job.version,
+                          {reason::kCancelledByUser, "cancelled by " + by.name});
     });
   }
   grpc::ServerUnaryReactor* PauseJob(grpc::CallbackServerContext* context,
                                      const v1::PauseJobRequest* request,
                                      v1::Job* response) override {
-    return RunCall(b_, *context, *request, [=, this] {
-      return Drive(*context, *request, response,
-                   [&](const auto& name, int64_t version, const Principal& by) {
-                     return jobs_.Pause(name, version,
-                                        {reason::kPausedByUser, "paused by " + by.name},
-                                        b_.pause_grace);
-                   });
+    return Drive(context, request, response, [=, this](const Target& job, const Principal& by) {
+      return jobs_.Pause(job.name, job.version, {reason::kPausedByUser, "paused by " + by.name},
+                         b_.pause_grace);
     });
   }
   grpc::ServerUnaryReactor* ResumeJob(grpc::CallbackServerContext* context,
                                       const v1::ResumeJobRequest* request,
                                       v1::Job* response) override {
-    return RunCall(b_, *context, *request, [=, this] {
-      return Drive(
-          *context, *request, response,
-          [&](const auto& name, int64_t version, const Principal& by) {
-            return jobs_.Resume(name, version, {reason::kResumedByUser, "resumed by " + by.name});
-          });
+    return Drive(context, request, response, [=, this](const Target& job, const Principal& by) {
+      return jobs_.Resume(job.name, job.version, {reason::kResumedByUser, "resumed by " + by.name});
     });
   }
   grpc::ServerUnaryReactor* ResizeJob(grpc::CallbackServerContext* context,
                                       const v1::ResizeJobRequest* request,
                                       v1::Job* response) override {
-    return RunCall(b_, *context, *request, [=, this] {
-      return Drive(*context, *request, response,
-                   [&](const auto& name, int64_t version, const Principal& by) {
-                     return Resize(*request, name, version, by.name);
-                   });
+    return Drive(context, request, response, [=, this](const Target& job, const Principal& by) {
+      return Resize(*request, job, by.name);
     });
   }
   grpc::ServerUnaryReactor* DeleteJob(grpc::CallbackServerContext* context,
                                       const v1::DeleteJobRequest* request,
                                       google::protobuf::Empty*) override {
-    return RunCall(b_, *context, *request, [=, this] {
-      return Drive(*context, *request, nullptr,
-                   [&](const auto& name, int64_t version, const Principal&) {
-                     return absl::StatusOr<JobRecord>(DeleteAt(name, version));
-                   });
-    });
+    return Drive(context, request, nullptr,
+                 [=, this](const Target& job, const Principal&) { return Delete(job); });
   }
   grpc::ServerUnaryReactor* GetGang(grpc::CallbackServerContext* context,
                                     const v1::GetGangRequest* request,
                                     v1::Gang* response) override {
-    return RunCall(b_, *context, *request,
-                   [=, this] { return Ranks(*context, *request, response); });
+    return RunCall(b_, Permission::kReadJobs, context, request,
+                   [=, this](const Principal&) { return Ranks(*request, response); });
   }
   grpc::ServerUnaryReactor* ExplainJob(grpc::CallbackServerContext* context,
                                        const v1::ExplainJobRequest* request,
                                        v1::ExplainJobResponse* response) override {
-    return RunCall(b_, *context, *request,
-                   [=, this] { return Explain(*context, *request, response); });
+    return RunCall(b_, Permission::kReadJobs, context, request,
+                   [=, this](const Principal&) { return Explain(*request, response); });
   }
   grpc::ServerWriteReactor<v1::WatchJobResponse>* WatchJob(
       grpc::CallbackServerContext* context, const v1::WatchJobRequest* request) override {
@@ -154,9 +146,14 @@ class JobService final : public v1::JobService::CallbackService {
   }
 
  private:
-  absl::StatusOr<Principal> Admit(const grpc::CallbackServerContext& context,
-                                  Permission permission) {
-    return b_.authenticator.Admit(AuthorizationOf(context), permission);
+  // The job that a call is about to change.
+  struct Target {
+    JobName name;
+    int64_t version = 0;  // that the caller has seen; 0: any
+  };
+
+  static JobIntake::Gone GoneFrom(const grpc::CallbackServerContext* context) {
+    return [context] { return context->IsCancelled(); };
   }
 
   void WakeAll(const std::string& uid) {
@@ -165,21 +162,10 @@ class JobService final : public v1::JobService::CallbackService {
     b_.stores.wakeups().Wake("job:" + uid);
   }
 
-  absl::Status Submit(const grpc::CallbackServerContext& context,
-                      const v1::SubmitJobRequest& request, v1::Job* response) {
-    TY_ASSIGN_OR_RETURN(const Principal by, Admit(context, Permission::kWriteJobs));
-    TY_ASSIGN_OR_RETURN(
-        *response, intake_.Submit(request, by.name, [&context] { return context.IsCancelled(); }));
-    return absl::OkStatus();
-  }
-
-  absl::Status SubmitMany(const grpc::CallbackServerContext& context,
-                          const v1::BatchSubmitJobsRequest& request,
-                          v1::BatchSubmitJobsResponse* response) {
-    TY_ASSIGN_OR_RETURN(const Principal by, Admit(context, Permission::kWriteJobs));
-    TY_ASSIGN_OR_RETURN(
-        std::vector<absl::StatusOr<v1::Job>> answers,
-        intake_.SubmitMany(request, by.name, [&context] { return context.IsCancelled(); }));
+  absl::Status SubmitMany(const v1::BatchSubmitJobsRequest& request, const std::string& creator,
+                          const JobIntake::Gone& gone, v1::BatchSubmitJobsResponse* response) {
+    TY_ASSIGN_OR_RETURN(std::vector<absl::StatusOr<v1::Job>> answers,
+                        intake_.SubmitMany(request, creator, gone));
     for (absl::StatusOr<v1::Job>& answer : answers) {
       v1::SubmitJobResult& result = *response->add_results();
       if (answer.ok()) {
@@ -191,23 +177,7 @@ class JobService final : public v1::JobService::CallbackService {
     return absl::OkStatus();
   }
 
-  absl::Status Layouts(const grpc::CallbackServerContext& context,
-                       const v1::PlanLayoutsRequest& request, v1::PlanLayoutsResponse* response) {
-    TY_ASSIGN_OR_RETURN(const Principal by, Admit(context, Permission::kWriteJobs));
-    return intake_.PlanLayouts(
-        request, by.name, [&context] { return context.IsCancelled(); }, response);
-  }
-
-  absl::Status Get(const grpc::CallbackServerContext& context, const v1::GetJobRequest& request,
-                   v1::Job* response) {
-    TY_RETURN_IF_ERROR(Admit(context, Permission::kReadJobs).status());
-    TY_ASSIGN_OR_RETURN(const JobName name, ParseJobName("name", request.name()));
-    return Fill(jobs_.Get(name), response);
-  }
-
-  absl::Status Ranks(const grpc::CallbackServerContext& context, const v1::GetGangRequest& request,
-                     v1::Gang* response) {
-    TY_RETURN_IF_ERROR(Admit(context, Permission::kReadJobs).status());
+  absl::Status Ranks(const v1::GetGangRequest& request, v1::Gang* response) {
     TY_ASSIGN_OR_RETURN(const JobName name, ParseJobName("name", request.name()));
     if (request.attempt() < 0) {
       return absl::InvalidArgumentError(
@@ -221,9 +191,7 @@ class JobService final : public v1::JobService::CallbackService {
     return absl::OkStatus();
   }
 
-  absl::Status List(const grpc::CallbackServerContext& context, const v1::ListJobsRequest& request,
-                    v1::ListJobsResponse* response) {
-    TY_RETURN_IF_ERROR(Admit(context, Permission::kReadJobs).status());
+  absl::Status List(const v1::ListJobsRequest& request, v1::ListJobsResponse* response) {
     TY_ASSIGN_OR_RETURN(const std::string project,
                         ParseProjectName("parent", request.parent(), true));
     TY_ASSIGN_OR_RETURN(int page_size, CheckPageSize(request.page_size(), 50, 1000));
@@ -261,42 +229,42 @@ class JobService final : public v1::JobService::CallbackService {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<JobRecord> DeleteAt(const JobName& name, int64_t version) {
-    TY_ASSIGN_OR_RETURN(JobRecord job, jobs_.Get(name));
+  absl::StatusOr<JobRecord> Delete(const Target& target) {
+    TY_ASSIGN_OR_RETURN(JobRecord job, jobs_.Get(target.name));
     if (IsTerminal(job.state)) TY_RETURN_IF_ERROR(CheckNoneLives(job));
-    TY_RETURN_IF_ERROR(jobs_.Delete(name, version));
+    TY_RETURN_IF_ERROR(jobs_.Delete(target.name, target.version));
     return job;
   }
 
-  absl::StatusOr<JobRecord> Resize(const v1::ResizeJobRequest& request, const JobName& name,
-                                   int64_t version, const std::string& by) {
-    TY_ASSIGN_OR_RETURN(const JobRecord current, jobs_.Get(name));
+  absl::StatusOr<JobRecord> Resize(const v1::ResizeJobRequest& request, const Target& target,
+                                   const std::string& by) {
+    TY_ASSIGN_OR_RETURN(const JobRecord current, jobs_.Get(target.name));
     TY_ASSIGN_OR_RETURN(const SlotRange range, intake_.CheckRange(request, current));
-    absl::StatusOr<JobRecord> job = jobs_.SetSlotRange(name, version, range, by);
+    absl::StatusOr<JobRecord> job = jobs_.SetSlotRange(target.name, target.version, range, by);
     if (job.ok()) job->slots = current.slots;
     return job;
   }
 
   // All calls that change a job: they differ in `arrow` alone.
   template <typename Request, typename Arrow>
-  absl::Status Drive(const grpc::CallbackServerContext& context, const Request& request,
-                     v1::Job* response, const Arrow& arrow) {
-    TY_ASSIGN_OR_RETURN(const Principal by, Admit(context, Permission::kWriteJobs));
-    TY_ASSIGN_OR_RETURN(const JobName name, ParseJobName("name", request.name()));
-    int64_t version = 0;
-    if (!request.etag().empty()) {
-      TY_ASSIGN_OR_RETURN(const JobRecord current, jobs_.Get(name));
-      TY_ASSIGN_OR_RETURN(version, VersionOfEtag(request.etag(), current));
-    }
-    const absl::StatusOr<JobRecord> job = arrow(name, version, by);
-    TY_RETURN_IF_ERROR(job.status());
-    WakeAll(job->uid);
-    return response == nullptr ? absl::OkStatus() : Fill(job, response);
+  grpc::ServerUnaryReactor* Drive(grpc::CallbackServerContext* context, const Request* request,
+                                  v1::Job* response, Arrow arrow) {
+    return RunCall(b_, Permission::kWriteJobs, context, request,
+                   [=, this](const Principal& by) -> absl::Status {
+                     Target target;
+                     TY_ASSIGN_OR_RETURN(target.name, ParseJobName("name", request->name()));
+                     if (!request->etag().empty()) {
+                       TY_ASSIGN_OR_RETURN(const JobRecord current, jobs_.Get(target.name));
+                       TY_ASSIGN_OR_RETURN(target.version, VersionOfEtag(request->etag(), current));
+                     }
+                     const absl::StatusOr<JobRecord> job = arrow(target, by);
+                     TY_RETURN_IF_ERROR(job.status());
+                     WakeAll(job->uid);
+                     return response == nullptr ? absl::OkStatus() : Fill(job, response);
+                   });
   }
 
-  absl::Status Explain(const grpc::CallbackServerContext& context,
-                       const v1::ExplainJobRequest& request, v1::ExplainJobResponse* response) {
-    TY_RETURN_IF_ERROR(Admit(context, Permission::kReadJobs).status());
+  absl::Status Explain(const v1::ExplainJobRequest& request, v1::ExplainJobResponse* response) {
     TY_ASSIGN_OR_RETURN(const JobName name, ParseJobName("name", request.name()));
     TY_ASSIGN_OR_RETURN(const JobRecord job, jobs_.Get(name));
     TY_ASSIGN_OR_RETURN(const auto attempts, b_.stores.fleet().ListAttempts(job.uid));

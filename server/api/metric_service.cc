@@ -12,7 +12,6 @@
 #include "server/api/services.h"
 #include "server/api/unary_call.h"
 #include "server/api/watch_stream.h"
-#include "server/rpc/bridge.h"
 #include "storage/base/status.h"
 #include "storage/records/rank_values.h"
 #include "storage/records/text.h"
@@ -117,8 +116,8 @@ class MetricService final : public v1::MetricService::CallbackService {
   grpc::ServerUnaryReactor* QueryMetrics(grpc::CallbackServerContext* context,
                                          const v1::QueryMetricsRequest* request,
                                          v1::QueryMetricsResponse* response) override {
-    return RunCall(b_, *context, *request,
-                   [=, this] { return Query(*context, *request, response); });
+    return RunCall(b_, Permission::kReadJobs, context, request,
+                   [=, this](const Principal&) { return Query(*request, response); });
   }
   grpc::ServerWriteReactor<v1::StreamMetricsResponse>* StreamMetrics(
       grpc::CallbackServerContext* context, const v1::StreamMetricsRequest* request) override {
@@ -158,10 +157,7 @@ class MetricService final : public v1::MetricService::CallbackService {
     return query;
   }
 
-  absl::Status Query(const grpc::CallbackServerContext& context,
-                     const v1::QueryMetricsRequest& request, v1::QueryMetricsResponse* response) {
-    TY_RETURN_IF_ERROR(
-        b_.authenticator.Admit(AuthorizationOf(context), Permission::kReadJobs).status());
+  absl::Status Query(const v1::QueryMetricsRequest& request, v1::QueryMetricsResponse* response) {
     TY_ASSIGN_OR_RETURN(const JobName name, ParseJobName("job", request.job()));
     TY_ASSIGN_OR_RETURN(JobStore::MetricQuery query, CheckQuery(request));
     if (request.buckets() != 0) {

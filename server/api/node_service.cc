@@ -9,7 +9,6 @@
 #include "server/api/page_token.h"
 #include "server/api/services.h"
 #include "server/api/unary_call.h"
-#include "server/rpc/bridge.h"
 #include "storage/base/status.h"
 #include "trainyard/v1/run_services.grpc.pb.h"
 
@@ -23,41 +22,41 @@ class NodeService final : public v1::NodeService::CallbackService {
   grpc::ServerUnaryReactor* ListNodes(grpc::CallbackServerContext* context,
                                       const v1::ListNodesRequest* request,
                                       v1::ListNodesResponse* response) override {
-    return RunCall(b_, *context, *request,
-                   [=, this] { return List(*context, *request, response); });
+    return RunCall(b_, Permission::kReadNodes, context, request,
+                   [=, this](const Principal&) { return List(*request, response); });
   }
   grpc::ServerUnaryReactor* GetNode(grpc::CallbackServerContext* context,
                                     const v1::GetNodeRequest* request,
                                     v1::Node* response) override {
-    return RunCall(b_, *context, *request, [=, this] { return Get(*context, *request, response); });
+    return RunCall(
+        b_, Permission::kReadNodes, context, request, [=, this](const Principal&) -> absl::Status {
+          TY_ASSIGN_OR_RETURN(const std::string node, ParseNodeName("name", request->name()));
+          return Find(node, response);
+        });
   }
   grpc::ServerUnaryReactor* DrainNode(grpc::CallbackServerContext* context,
                                       const v1::DrainNodeRequest* request,
                                       v1::Node* response) override {
-    return RunCall(b_, *context, *request,
-                   [=, this] { return SetDraining(*context, request->name(), true, response); });
+    return RunCall(b_, Permission::kWriteNodes, context, request, [=, this](const Principal&) {
+      return SetDraining(request->name(), true, response);
+    });
   }
   grpc::ServerUnaryReactor* UndrainNode(grpc::CallbackServerContext* context,
                                         const v1::UndrainNodeRequest* request,
                                         v1::Node* response) override {
-    return RunCall(b_, *context, *request,
-                   [=, this] { return SetDraining(*context, request->name(), false, response); });
+    return RunCall(b_, Permission::kWriteNodes, context, request, [=, this](const Principal&) {
+      return SetDraining(request->name(), false, response);
+    });
   }
   grpc::ServerUnaryReactor* ConfirmNodeEmpty(grpc::CallbackServerContext* context,
                                              const v1::ConfirmNodeEmptyRequest* request,
                                              v1::Node* response) override {
-    return RunCall(b_, *context, *request,
-                   [=, this] { return ConfirmEmpty(*context, request->name(), response); });
+    return RunCall(b_, Permission::kWriteNodes, context, request,
+                   [=, this](const Principal&) { return ConfirmEmpty(request->name(), response); });
   }
 
  private:
-  absl::Status Admit(const grpc::CallbackServerContext& context, Permission permission) {
-    return b_.authenticator.Admit(AuthorizationOf(context), permission).status();
-  }
-
-  absl::Status List(const grpc::CallbackServerContext& context, const v1::ListNodesRequest& request,
-                    v1::ListNodesResponse* response) {
-    TY_RETURN_IF_ERROR(Admit(context, Permission::kReadNodes));
+  absl::Status List(const v1::ListNodesRequest& request, v1::ListNodesResponse* response) {
     TY_ASSIGN_OR_RETURN(const int page_size, CheckPageSize(request.page_size(), 100, 1000));
     TY_ASSIGN_OR_RETURN(const std::string after, ReadPageToken("nodes", request.page_token()));
     TY_ASSIGN_OR_RETURN(SchedulerSnapshot snapshot, b_.stores.scheduler().ReadSnapshot());
@@ -87,25 +86,14 @@ class NodeService final : public v1::NodeService::CallbackService {
     return absl::OkStatus();
   }
 
-  absl::Status Get(const grpc::CallbackServerContext& context, const v1::GetNodeRequest& request,
-                   v1::Node* response) {
-    TY_RETURN_IF_ERROR(Admit(context, Permission::kReadNodes));
-    TY_ASSIGN_OR_RETURN(const std::string node, ParseNodeName("name", request.name()));
-    return Find(node, response);
-  }
-
-  absl::Status SetDraining(const grpc::CallbackServerContext& context, const std::string& name,
-                           bool draining, v1::Node* response) {
-    TY_RETURN_IF_ERROR(Admit(context, Permission::kWriteNodes));
+  absl::Status SetDraining(const std::string& name, bool draining, v1::Node* response) {
     TY_ASSIGN_OR_RETURN(const std::string node, ParseNodeName("name", name));
     TY_RETURN_IF_ERROR(b_.stores.fleet().SetDraining(node, draining).status());
     b_.stores.wakeups().Wake("queue");
     return Find(node, response);
   }
 
-  absl::Status ConfirmEmpty(const grpc::CallbackServerContext& context, const std::string& name,
-                            v1::Node* response) {
-    TY_RETURN_IF_ERROR(Admit(context, Permission::kWriteNodes));
+  absl::Status ConfirmEmpty(const std::string& name, v1::Node* response) {
     TY_ASSIGN_OR_RETURN(const std::string node, ParseNodeName("name", name));
     TY_RETURN_IF_ERROR(Find(node, response));
     TY_ASSIGN_OR_RETURN(const int confirmed, b_.stores.fleet().ConfirmEmpty(node));

@@ -25,26 +25,29 @@ inline absl::Status ForCaller(const absl::Status& status) {
   return absl::IsUnavailable(status) ? WithRetryInfo(status, kRetryDelay) : status;
 }
 
-// Runs `answer`, which returns absl::Status, when it is the caller's turn. The store calls in it
-// are bounded by kUserCallLimit. The calls of one principal have a line of their own in the queue;
+// Runs `answer`, which takes the Principal of the caller and returns absl::Status, when it is the
+// caller's turn; a caller without `permission` is refused instead. The store calls in it are
+// bounded by kUserCallLimit. The calls of one principal have a line of their own in the queue;
 // callers that are not known yet share one line. `b` is the service's and outlives the call, as
 // `context` and `request` do.
 template <typename Request, typename Answer>
-grpc::ServerUnaryReactor* RunCall(const ServiceDependencies& b,
-                                  grpc::CallbackServerContext& context, const Request& request,
+grpc::ServerUnaryReactor* RunCall(const ServiceDependencies& b, Permission permission,
+                                  grpc::CallbackServerContext* context, const Request* request,
                                   Answer answer) {
-  grpc::ServerUnaryReactor* const reactor = context.DefaultReactor();
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   QueuedCall call;
-  call.bytes = static_cast<int64_t>(request.ByteSizeLong());
-  call.run = [&context, reactor, answer = std::move(answer)] {
-    if (context.IsCancelled()) {  // gone while it waited for its turn
+  call.bytes = static_cast<int64_t>(request->ByteSizeLong());
+  call.run = [&b, permission, context, reactor, answer = std::move(answer)] {
+    if (context->IsCancelled()) {  // gone while it waited for its turn
       return reactor->Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the caller has gone"));
     }
     const CallLimit limit(kUserCallLimit);
-    reactor->Finish(ToGrpc(ForCaller(answer())));
+    const absl::StatusOr<Principal> caller =
+        b.authenticator.Admit(AuthorizationOf(*context), permission);
+    reactor->Finish(ToGrpc(ForCaller(caller.ok() ? answer(*caller) : caller.status())));
   };
   call.refuse = [reactor](const absl::Status& why) { reactor->Finish(Refusal(why)); };
-  b.calls.Post(b.authenticator.PrincipalIfKnown(AuthorizationOf(context)), std::move(call));
+  b.calls.Post(b.authenticator.PrincipalIfKnown(AuthorizationOf(*context)), std::move(call));
   return reactor;
 }
 
