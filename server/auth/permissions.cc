@@ -1,6 +1,9 @@
 #include "server/auth/permissions.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
+#include "storage/base/enum_names.h"
 
 namespace trainyard {
 namespace {
@@ -18,26 +21,20 @@ const Grant kGrants[] = {
     {kRoleAgent, Permission::kReadServer}, {kRoleAgent, Permission::kRunJobs},
 };
 
+constexpr std::pair<Permission, const char*> kPermissionNames[] = {
+    {Permission::kReadServer, "read server information"},
+    {Permission::kReadJobs, "read jobs"},
+    {Permission::kWriteJobs, "write jobs"},
+    {Permission::kReadNodes, "read nodes"},
+    {Permission::kWriteNodes, "drain nodes"},
+    {Permission::kKeepRecords, "say how long records are kept"},
+    {Permission::kRunJobs, "connect as an agent"},
+};
+
 }  // namespace
 
 absl::string_view PermissionName(Permission permission) {
-  switch (permission) {
-    case Permission::kReadServer:
-      return "read server information";
-    case Permission::kReadJobs:
-      return "read jobs";
-    case Permission::kWriteJobs:
-      return "write jobs";
-    case Permission::kReadNodes:
-      return "read nodes";
-    case Permission::kWriteNodes:
-      return "drain nodes";
-    case Permission::kKeepRecords:
-      return "say how long records are kept";
-    case Permission::kRunJobs:
-      return "connect as an agent";
-  }
-  return "unknown";
+  return NameIn(kPermissionNames, permission);
 }
 
 bool IsRole(absl::string_view role) { return role == kRoleAdmin || role == kRoleAgent; }

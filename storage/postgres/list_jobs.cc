@@ -1,8 +1,11 @@
 #include "storage/postgres/list_jobs.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "storage/base/enum_names.h"
 #include "storage/postgres/queries.inc.h"
 #include "storage/records/job.h"
 #include "storage/records/reason_codes.h"
@@ -12,23 +15,9 @@ namespace {
 
 using Op = JobFilter::Op;
 
-const char* OpSql(Op op) {
-  switch (op) {
-    case Op::kEq:
-      return "=";
-    case Op::kNe:
-      return "<>";
-    case Op::kLt:
-      return "<";
-    case Op::kLe:
-      return "<=";
-    case Op::kGt:
-      return ">";
-    case Op::kGe:
-      return ">=";
-  }
-  return "=";
-}
+constexpr std::pair<Op, const char*> kOperators[] = {{Op::kEq, "="}, {Op::kNe, "<>"},
+                                                     {Op::kLt, "<"}, {Op::kLe, "<="},
+                                                     {Op::kGt, ">"}, {Op::kGe, ">="}};
 
 // An inequality becomes a list of all other states: no index serves an inequality. A live job with
 // the reason RESIZING counts as RUNNING (ShownState).
@@ -52,7 +41,7 @@ std::string PrioritySql(const std::string& value, Op op) {
   if (op == Op::kNe) {
     return absl::StrCat("(j.priority < ", value, " OR j.priority > ", value, ")");
   }
-  return absl::StrCat("j.priority ", OpSql(op), " ", value);
+  return absl::StrCat("j.priority ", NameIn(kOperators, op), " ", value);
 }
 
 // Equality is looked up in job_specs, which has an index of names.

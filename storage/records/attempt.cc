@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "storage/base/enum_names.h"
 #include "storage/base/status.h"
 #include "storage/records/reason_codes.h"
 
@@ -239,32 +240,16 @@ FailureRecord LossOf(const RankRecord& rank) {
           .node = rank.node};
 }
 
-absl::string_view RankStateName(RankState state) {
-  for (const auto& [value, name] : kRankStates) {
-    if (value == state) return name;
-  }
-  return "UNKNOWN";
-}
+absl::string_view RankStateName(RankState state) { return NameIn(kRankStates, state); }
 
 std::optional<RankState> ParseRankState(absl::string_view name) {
-  for (const auto& [value, known] : kRankStates) {
-    if (name == known) return value;
-  }
-  return std::nullopt;
+  return ValueIn(kRankStates, name);
 }
 
-absl::string_view RankOutcomeName(RankOutcome outcome) {
-  for (const auto& [value, name] : kRankOutcomes) {
-    if (value == outcome) return name;
-  }
-  return "UNKNOWN";
-}
+absl::string_view RankOutcomeName(RankOutcome outcome) { return NameIn(kRankOutcomes, outcome); }
 
 std::optional<RankOutcome> ParseRankOutcome(absl::string_view name) {
-  for (const auto& [value, known] : kRankOutcomes) {
-    if (name == known) return value;
-  }
-  return std::nullopt;
+  return ValueIn(kRankOutcomes, name);
 }
 
 std::vector<std::string> NodesOf(const AttemptRecord& attempt) {

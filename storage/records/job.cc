@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "storage/base/enum_names.h"
 #include "storage/records/reason_codes.h"
 
 namespace trainyard {
@@ -13,6 +14,22 @@ constexpr std::pair<JobState, const char*> kStateNames[] = {
     {JobState::kSuspended, "SUSPENDED"}, {JobState::kCancelling, "CANCELLING"},
     {JobState::kCancelled, "CANCELLED"}, {JobState::kSucceeded, "SUCCEEDED"},
     {JobState::kFailed, "FAILED"},
+};
+
+constexpr std::pair<JobTrigger, const char*> kTriggerNames[] = {
+    {JobTrigger::kPlace, "PLACE"},
+    {JobTrigger::kFirstStep, "FIRST_STEP"},
+    {JobTrigger::kPause, "PAUSE"},
+    {JobTrigger::kPreempt, "PREEMPT"},
+    {JobTrigger::kResume, "RESUME"},
+    {JobTrigger::kCancel, "CANCEL"},
+    {JobTrigger::kCancelLost, "CANCEL_LOST"},
+    {JobTrigger::kRanksGone, "RANKS_GONE"},
+    {JobTrigger::kSuspendedOk, "SUSPENDED_OK"},
+    {JobTrigger::kSucceed, "SUCCEED"},
+    {JobTrigger::kRetry, "RETRY"},
+    {JobTrigger::kFail, "FAIL"},
+    {JobTrigger::kRejoin, "REJOIN"},
 };
 
 constexpr std::pair<SuspendCause, const char*> kCauseNames[] = {
@@ -31,46 +48,20 @@ constexpr std::pair<ArithmeticRule, const char*> kRuleNames[] = {
 
 }  // namespace
 
-absl::string_view JobStateName(JobState state) {
-  for (const auto& [value, name] : kStateNames) {
-    if (value == state) return name;
-  }
-  return "UNKNOWN";
-}
+absl::string_view JobStateName(JobState state) { return NameIn(kStateNames, state); }
 
-std::optional<JobState> ParseJobState(absl::string_view name) {
-  for (const auto& [value, known] : kStateNames) {
-    if (name == known) return value;
-  }
-  return std::nullopt;
-}
+std::optional<JobState> ParseJobState(absl::string_view name) { return ValueIn(kStateNames, name); }
 
-absl::string_view SuspendCauseName(SuspendCause cause) {
-  for (const auto& [value, name] : kCauseNames) {
-    if (value == cause) return name;
-  }
-  return "UNKNOWN";
-}
+absl::string_view SuspendCauseName(SuspendCause cause) { return NameIn(kCauseNames, cause); }
 
 std::optional<SuspendCause> ParseSuspendCause(absl::string_view name) {
-  for (const auto& [value, known] : kCauseNames) {
-    if (name == known) return value;
-  }
-  return std::nullopt;
+  return ValueIn(kCauseNames, name);
 }
 
-absl::string_view ArithmeticRuleName(ArithmeticRule rule) {
-  for (const auto& [value, name] : kRuleNames) {
-    if (value == rule) return name;
-  }
-  return "";
-}
+absl::string_view ArithmeticRuleName(ArithmeticRule rule) { return NameIn(kRuleNames, rule); }
 
 std::optional<ArithmeticRule> ParseArithmeticRule(absl::string_view name) {
-  for (const auto& [value, known] : kRuleNames) {
-    if (name == known) return value;
-  }
-  return std::nullopt;
+  return ValueIn(kRuleNames, name);
 }
 
 bool IsResizing(const JobRecord& job) {
@@ -85,37 +76,7 @@ JobState ShownState(const JobRecord& job) {
   return between && job.reason.code == reason::kResizing ? JobState::kRunning : job.state;
 }
 
-absl::string_view JobTriggerName(JobTrigger trigger) {
-  switch (trigger) {
-    case JobTrigger::kPlace:
-      return "PLACE";
-    case JobTrigger::kFirstStep:
-      return "FIRST_STEP";
-    case JobTrigger::kPause:
-      return "PAUSE";
-    case JobTrigger::kPreempt:
-      return "PREEMPT";
-    case JobTrigger::kResume:
-      return "RESUME";
-    case JobTrigger::kCancel:
-      return "CANCEL";
-    case JobTrigger::kCancelLost:
-      return "CANCEL_LOST";
-    case JobTrigger::kRanksGone:
-      return "RANKS_GONE";
-    case JobTrigger::kSuspendedOk:
-      return "SUSPENDED_OK";
-    case JobTrigger::kSucceed:
-      return "SUCCEED";
-    case JobTrigger::kRetry:
-      return "RETRY";
-    case JobTrigger::kFail:
-      return "FAIL";
-    case JobTrigger::kRejoin:
-      return "REJOIN";
-  }
-  return "UNKNOWN";
-}
+absl::string_view JobTriggerName(JobTrigger trigger) { return NameIn(kTriggerNames, trigger); }
 
 std::optional<JobState> NextJobState(JobState from, JobTrigger trigger) {
   for (const JobTransition& t : kJobTransitions) {
