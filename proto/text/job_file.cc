@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "proto/text/field_reader.h"
-#include "proto/text/utf8.h"
+#include "storage/base/printable.h"
 #include "storage/base/status.h"
 #include "yaml-cpp/eventhandler.h"
 #include "yaml-cpp/yaml.h"
@@ -30,13 +30,23 @@ constexpr size_t kMaxBytes = 256 << 10;
 // A file has fewer documents than this, empty ones included (CheckThatDocumentsEnd).
 constexpr int kMaxDocuments = 1000;
 
+// Offset of the first byte that does not belong to well-formed UTF-8, or npos.
+size_t FirstInvalidUtf8(absl::string_view text) {
+  for (size_t at = 0; at < text.size();) {
+    const size_t bytes = CharacterBytes(text.substr(at));
+    if (bytes == 0) return at;
+    at += bytes;
+  }
+  return absl::string_view::npos;
+}
+
 absl::Status CheckText(const std::string& yaml, const std::string& name) {
   if (yaml.size() > kMaxBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat(name, ": ", yaml.size(), " bytes; a job file has at most ", kMaxBytes));
   }
   const size_t nul = yaml.find('\0');
-  const size_t bad = nul == std::string::npos ? text::FirstInvalidUtf8(yaml) : nul;
+  const size_t bad = nul == std::string::npos ? FirstInvalidUtf8(yaml) : nul;
   if (bad == std::string::npos) return absl::OkStatus();
   const size_t line = 1 + std::count(yaml.begin(), yaml.begin() + bad, '\n');
   const size_t line_start = bad == 0 ? std::string::npos : yaml.rfind('\n', bad - 1);

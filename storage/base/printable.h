@@ -20,6 +20,10 @@ std::string Printable(absl::string_view text);
 std::string EscapedLine(absl::string_view text);
 std::string EscapedLines(absl::string_view text);  // the same, but newlines and tabs stay
 
+// How many bytes the UTF-8 character (RFC 3629) at the start of `text` has; 0: none is there.
+// `text` must not be empty.
+size_t CharacterBytes(absl::string_view text);
+
 // "8.0 GiB", "512.0 MiB", "12 B".
 std::string DescribeBytes(int64_t bytes);
 
