@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "storage/base/field_error.h"
 
 namespace trainyard {
 
@@ -11,9 +12,8 @@ absl::Status CheckRetention(const Retention& retention) {
                                                          {"gone_nodes", retention.gone_nodes}};
   for (const auto& [name, duration] : kept) {
     if (duration >= absl::Hours(1) && duration <= absl::Hours(100 * 365 * 24)) continue;
-    return absl::InvalidArgumentError(absl::StrCat("retention.", name, ": found ",
-                                                   absl::FormatDuration(duration),
-                                                   ", expected an hour to 100 years"));
+    return FieldError(absl::StrCat("retention.", name), absl::FormatDuration(duration),
+                      "an hour to 100 years");
   }
   return absl::OkStatus();
 }

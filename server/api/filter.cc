@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "storage/base/field_error.h"
 #include "storage/base/status.h"
 #include "storage/base/suggest.h"
 
@@ -156,8 +157,8 @@ class FilterParser {
 
 absl::StatusOr<std::vector<JobFilter>> ParseFilter(absl::string_view text) {
   if (text.size() > kLongestFilter) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("filter: found ", text.size(), " bytes, expected at most ", kLongestFilter));
+    return FieldError("filter", absl::StrCat(text.size(), " bytes"),
+                      absl::StrCat("at most ", kLongestFilter));
   }
   return FilterParser(text).Parse();
 }

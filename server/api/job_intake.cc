@@ -26,9 +26,8 @@ namespace {
 constexpr absl::Duration kNodesKept = absl::Seconds(5);
 
 absl::Status TooLarge(int64_t bytes, absl::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat("requests: found ", bytes, " bytes ", what,
-                                                 ", expected at most ", kLargestBatch,
-                                                 " in one call; send them in several"));
+  return FieldError("requests", absl::StrCat(bytes, " bytes ", what),
+                    absl::StrCat("at most ", kLargestBatch, " in one call; send them in several"));
 }
 
 int64_t BytesOf(const JobRecord& job) {
@@ -71,7 +70,7 @@ absl::StatusOr<std::vector<plan::JobLayout>> LayoutsAskedFor(const v1::PlanLayou
       in_group == 1 ? "" : absl::StrCat(" times ", in_group, " ranks that share each");
   for (const int32_t slots : request.slots()) {
     if (slots >= 1 && slots <= most) continue;
-    return FieldError("slots", absl::StrCat(slots),
+    return FieldError("slots", slots,
                       absl::StrCat("1 to ", most,
                                    most < all ? ""
                                               : absl::StrCat(", the logical ranks of the job "
@@ -90,7 +89,7 @@ absl::StatusOr<std::vector<plan::JobLayout>> LayoutsAskedFor(const v1::PlanLayou
 
 absl::Status CheckRate(const char* field, double rate) {
   if (rate >= 0 && std::isfinite(rate)) return absl::OkStatus();
-  return FieldError(field, absl::StrCat(rate), "a number above 0, or 0 where it is not known");
+  return FieldError(field, rate, "a number above 0, or 0 where it is not known");
 }
 
 v1::JobSpec WithoutAuto(const JobRecord& job) {
@@ -220,14 +219,14 @@ absl::StatusOr<SlotRange> JobIntake::CheckRange(const v1::ResizeJobRequest& requ
   for (const auto& [field, slots] :
        {std::pair{"min_slots", range.min_slots}, std::pair{"max_slots", range.max_slots}}) {
     if (slots < 1 || slots > most || slots % sharing != 0) {
-      return FieldError(field, absl::StrCat(slots), expected);
+      return FieldError(field, slots, expected);
     }
   }
   if (range.max_slots < range.min_slots) {
     return request.has_max_slots()
-               ? FieldError("max_slots", absl::StrCat(range.max_slots),
+               ? FieldError("max_slots", range.max_slots,
                             absl::StrCat("at least min_slots, which is ", range.min_slots))
-               : FieldError("min_slots", absl::StrCat(range.min_slots),
+               : FieldError("min_slots", range.min_slots,
                             absl::StrCat("at most max_slots, which is ", range.max_slots));
   }
   const bool same = range.min_slots == job.min_slots && range.max_slots == job.max_slots;
@@ -309,8 +308,7 @@ absl::StatusOr<std::vector<JobIntake::Row>> JobIntake::CheckBatch(
     const v1::BatchSubmitJobsRequest& request, const std::string& creator) {
   TY_RETURN_IF_ERROR(ParseProjectName("parent", request.parent(), false).status());
   if (request.requests().empty() || request.requests_size() > kMostInBatch) {
-    return absl::InvalidArgumentError(absl::StrCat("requests: found ", request.requests_size(),
-                                                   ", expected 1 to ", kMostInBatch));
+    return FieldError("requests", request.requests_size(), absl::StrCat("1 to ", kMostInBatch));
   }
   const auto sent = static_cast<int64_t>(request.ByteSizeLong());
   if (sent > kLargestBatch) return TooLarge(sent, "as sent");

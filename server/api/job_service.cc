@@ -17,6 +17,7 @@
 #include "server/api/watch_stream.h"
 #include "server/rpc/bridge.h"
 #include "server/scheduler/explain.h"
+#include "storage/base/field_error.h"
 #include "storage/base/status.h"
 #include "storage/records/reason_codes.h"
 #include "trainyard/v1/job_service.grpc.pb.h"
@@ -179,10 +180,7 @@ class JobService final : public v1::JobService::CallbackService {
 
   absl::Status Ranks(const v1::GetGangRequest& request, v1::Gang* response) {
     TY_ASSIGN_OR_RETURN(const JobName name, ParseJobName("name", request.name()));
-    if (request.attempt() < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("attempt: found ", request.attempt(), ", expected at least 0"));
-    }
+    if (request.attempt() < 0) return FieldError("attempt", request.attempt(), "at least 0");
     TY_ASSIGN_OR_RETURN(const JobRecord job, jobs_.Get(name));
     FleetStore& fleet = b_.stores.fleet();
     TY_ASSIGN_OR_RETURN(const AttemptRecord attempt, fleet.FindAttempt(job.uid, request.attempt()));

@@ -9,6 +9,7 @@
 #include "server/api/services.h"
 #include "server/rpc/bridge.h"
 #include "server/rpc/write_stream.h"
+#include "storage/base/field_error.h"
 #include "storage/base/status.h"
 #include "trainyard/v1/run_services.grpc.pb.h"
 
@@ -19,17 +20,10 @@ constexpr int64_t kNormalBytes = 64 << 10;
 constexpr int64_t kMostBytes = 16 << 20;
 
 absl::Status CheckRequest(const v1::TailLogsRequest& request) {
-  if (request.attempt() < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("attempt: found ", request.attempt(), ", expected at least 0"));
-  }
-  if (request.rank() < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rank: found ", request.rank(), ", expected at least 0"));
-  }
+  if (request.attempt() < 0) return FieldError("attempt", request.attempt(), "at least 0");
+  if (request.rank() < 0) return FieldError("rank", request.rank(), "at least 0");
   if (request.last_bytes() < 0 || request.last_bytes() > kMostBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("last_bytes: found ", request.last_bytes(), ", expected 0 to ", kMostBytes));
+    return FieldError("last_bytes", request.last_bytes(), absl::StrCat("0 to ", kMostBytes));
   }
   return absl::OkStatus();
 }

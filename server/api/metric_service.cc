@@ -12,6 +12,7 @@
 #include "server/api/services.h"
 #include "server/api/unary_call.h"
 #include "server/api/watch_stream.h"
+#include "storage/base/field_error.h"
 #include "storage/base/status.h"
 #include "storage/records/rank_values.h"
 #include "storage/records/text.h"
@@ -83,17 +84,13 @@ void AddCurves(const std::vector<MetricBucket>& buckets, v1::QueryMetricsRespons
 absl::StatusOr<MetricBucketQuery> CheckBuckets(const v1::QueryMetricsRequest& request,
                                                const JobStore::MetricQuery& query) {
   if (request.buckets() < 0 || request.buckets() > 10000) {
-    return absl::InvalidArgumentError(absl::StrCat("buckets: found ", request.buckets(),
-                                                   ", expected 1 to 10000, or 0 for points"));
+    return FieldError("buckets", request.buckets(), "1 to 10000, or 0 for points");
   }
   if (request.include_superseded() || !request.page_token().empty()) {
     return absl::InvalidArgumentError(
         "buckets: found with include_superseded or page_token, which are for points alone");
   }
-  if (request.names_size() > 64) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("names: found ", request.names_size(), ", expected at most 64"));
-  }
+  if (request.names_size() > 64) return FieldError("names", request.names_size(), "at most 64");
   if (request.ranks()) {
     return absl::InvalidArgumentError("ranks: found with buckets; names choose among their curves");
   }
@@ -138,18 +135,13 @@ class MetricService final : public v1::MetricService::CallbackService {
         query.train = false;
         break;
       default:
-        return absl::InvalidArgumentError(absl::StrCat("split: found ", request.split(),
-                                                       ", expected TRAIN, VALIDATION or nothing"));
+        return FieldError("split", request.split(), "TRAIN, VALIDATION or nothing");
     }
-    if (request.from_step() < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("from_step: found ", request.from_step(), ", expected at least 0"));
-    }
+    if (request.from_step() < 0) return FieldError("from_step", request.from_step(), "at least 0");
     if (request.to_step() < 0 ||
         (request.to_step() > 0 && request.to_step() < request.from_step())) {
-      return absl::InvalidArgumentError(absl::StrCat("to_step: found ", request.to_step(),
-                                                     ", expected 0 or at least from_step ",
-                                                     request.from_step()));
+      return FieldError("to_step", request.to_step(),
+                        absl::StrCat("0 or at least from_step ", request.from_step()));
     }
     query.from_step = request.from_step();
     if (request.to_step() > 0) query.to_step = request.to_step();

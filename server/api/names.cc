@@ -83,10 +83,7 @@ absl::StatusOr<std::string> ParseNodeName(absl::string_view field, absl::string_
 }
 
 absl::StatusOr<int> CheckPageSize(int page_size, int normal, int most) {
-  if (page_size < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("page_size: found ", page_size, ", expected 0 to ", most));
-  }
+  if (page_size < 0) return FieldError("page_size", page_size, absl::StrCat("0 to ", most));
   return page_size == 0 ? normal : std::min(page_size, most);
 }
 

@@ -135,7 +135,7 @@ absl::StatusOr<JobRecord> CheckSubmission(const v1::SubmitJobRequest& request,
   }
   TY_RETURN_IF_ERROR(CheckLabels(job));
   if (job.priority() < -1000 || job.priority() > 1000) {
-    return FieldError("job.priority", absl::StrCat(job.priority()), "-1000 to 1000");
+    return FieldError("job.priority", job.priority(), "-1000 to 1000");
   }
   if (!job.has_spec()) return absl::InvalidArgumentError("job.spec: missing");
   TY_ASSIGN_OR_RETURN(const v1::JobSpec spec, CheckSpec(job.spec()));

@@ -10,11 +10,11 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "server/api/names.h"
 #include "server/api/services.h"
 #include "server/rpc/bridge.h"
 #include "server/rpc/write_stream.h"
+#include "storage/base/field_error.h"
 #include "storage/base/status.h"
 
 namespace trainyard {
@@ -34,10 +34,7 @@ class WatchStream final : public WriteStream<Response>, public WatchSink {
                  &jobs = b.stores.jobs()]() -> absl::StatusOr<JobRecord> {
       TY_RETURN_IF_ERROR(authenticator.Admit(authorization, Permission::kReadJobs).status());
       TY_ASSIGN_OR_RETURN(const JobName job, ParseJobName(field, name));
-      if (after < 0) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("after_sequence: found ", after, ", expected at least 0"));
-      }
+      if (after < 0) return FieldError("after_sequence", after, "at least 0");
       return jobs.Get(job);
     };
     auto* stream = new WatchStream(context, std::move(to_responses));  // deletes itself in OnDone

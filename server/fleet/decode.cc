@@ -35,17 +35,16 @@ bool IsNodeName(absl::string_view name) {
 absl::StatusOr<SlotRecord> DecodeSlot(const v1::Slot& slot, int position) {
   const std::string field = absl::StrCat("register.slots[", position, "]");
   if (slot.index() < 0 || slot.index() >= kMostSlots) {
-    return FieldError(field + ".index", absl::StrCat(slot.index()), "0 to 1023");
+    return FieldError(field + ".index", slot.index(), "0 to 1023");
   }
   if (slot.memory_bytes() <= 0 || slot.memory_bytes() > kMostBytes) {
-    return FieldError(field + ".memory_bytes", absl::StrCat(slot.memory_bytes()),
-                      "a positive size");
+    return FieldError(field + ".memory_bytes", slot.memory_bytes(), "a positive size");
   }
   if (slot.device() != v1::Resources::CPU && slot.device() != v1::Resources::CUDA) {
-    return FieldError(field + ".device", absl::StrCat(slot.device()), "CPU or CUDA");
+    return FieldError(field + ".device", slot.device(), "CPU or CUDA");
   }
   if (slot.cpu_threads() < 0 || slot.cpu_threads() > 4096) {
-    return FieldError(field + ".cpu_threads", absl::StrCat(slot.cpu_threads()), "0 to 4096");
+    return FieldError(field + ".cpu_threads", slot.cpu_threads(), "0 to 4096");
   }
   const auto& values = slot.arithmetic().values();
   const Arithmetic arithmetic(values.begin(), values.end());
@@ -144,10 +143,10 @@ absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message) {
                       "at most 256 printable characters");
   }
   if (message.slots_size() > kMostSlots) {
-    return FieldError("register.slots", absl::StrCat(message.slots_size()), "at most 1024");
+    return FieldError("register.slots", message.slots_size(), "at most 1024");
   }
   if (message.labels_size() > kMostLabels) {
-    return FieldError("register.labels", absl::StrCat(message.labels_size()), "at most 64");
+    return FieldError("register.labels", message.labels_size(), "at most 64");
   }
   NodeRecord node{.name = message.node(),
                   .uid = UidOf(message.node_secret()),
@@ -165,13 +164,13 @@ absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message) {
     node.labels[key] = value;
   }
   if (message.found_size() > kMostFound) {
-    return FieldError("register.found", absl::StrCat(message.found_size()), "at most 4096");
+    return FieldError("register.found", message.found_size(), "at most 4096");
   }
   for (const v1::RankKey& key : message.found()) {
     TY_ASSIGN_OR_RETURN(node.found.emplace_back(), DecodeRankKey(key));
   }
   if (message.running_size() > kMostFound) {
-    return FieldError("register.running", absl::StrCat(message.running_size()), "at most 4096");
+    return FieldError("register.running", message.running_size(), "at most 4096");
   }
   for (const v1::RankKey& key : message.running()) {
     TY_ASSIGN_OR_RETURN(RankId id, DecodeRankKey(key));
@@ -181,7 +180,7 @@ absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message) {
   for (int i = 0; i < message.slots_size(); ++i) {
     TY_ASSIGN_OR_RETURN(SlotRecord slot, DecodeSlot(message.slots(i), i));
     if (!seen.insert(slot.index).second) {
-      return FieldError(absl::StrCat("register.slots[", i, "].index"), absl::StrCat(slot.index),
+      return FieldError(absl::StrCat("register.slots[", i, "].index"), slot.index,
                         "an index that no other slot has");
     }
     if (!RankAddress(message.address(), slot.index).ok()) {
@@ -202,9 +201,8 @@ absl::StatusOr<RankId> DecodeRankKey(const v1::RankKey& key) {
     return FieldError("key.job_uid", absl::StrCat(key.job_uid().size(), " bytes"),
                       "1 to 64 printable characters");
   }
-  if (key.attempt() < 1)
-    return FieldError("key.attempt", absl::StrCat(key.attempt()), "at least 1");
-  if (key.rank() < 0) return FieldError("key.rank", absl::StrCat(key.rank()), "at least 0");
+  if (key.attempt() < 1) return FieldError("key.attempt", key.attempt(), "at least 1");
+  if (key.rank() < 0) return FieldError("key.rank", key.rank(), "at least 0");
   return RankId{.job_uid = key.job_uid(), .attempt = key.attempt(), .rank = key.rank()};
 }
 

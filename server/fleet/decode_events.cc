@@ -32,7 +32,7 @@ bool IsHexDigest(absl::string_view text) {
 
 absl::Status CheckStep(absl::string_view field, int64_t step, int64_t least) {
   if (step >= least && step <= kMostSteps) return absl::OkStatus();
-  return FieldError(field, absl::StrCat(step), absl::StrCat("a step in [", least, ", 2^53]"));
+  return FieldError(field, step, absl::StrCat("a step in [", least, ", 2^53]"));
 }
 
 absl::StatusOr<std::map<std::string, double>> DecodeValues(
@@ -62,7 +62,7 @@ absl::StatusOr<MetricRecord> DecodeMetrics(const v1::MetricPoint& point) {
       record.split = MetricSplit::kValidation;
       break;
     default:
-      return FieldError("metrics.split", absl::StrCat(point.split()), "TRAIN or VALIDATION");
+      return FieldError("metrics.split", point.split(), "TRAIN or VALIDATION");
   }
   if (point.values().empty()) return FieldError("metrics.values", "0 values", "1 to 64");
   TY_ASSIGN_OR_RETURN(record.values, DecodeValues("metrics.values", point.values()));
@@ -78,14 +78,14 @@ absl::Time DecodeTime(int64_t micros) {
 absl::StatusOr<MetricRun> DecodeColumns(const v1::MetricColumns& columns) {
   const int points = columns.steps_size();
   if (points < 1 || points > kMostColumnPoints) {
-    return FieldError("columns.steps", absl::StrCat(points), "1 to 65536");
+    return FieldError("columns.steps", points, "1 to 65536");
   }
   if (columns.time_deltas_us_size() != points) {
-    return FieldError("columns.time_deltas_us", absl::StrCat(columns.time_deltas_us_size()),
+    return FieldError("columns.time_deltas_us", columns.time_deltas_us_size(),
                       absl::StrCat(points, ", one per step"));
   }
   if (columns.columns_size() < 1 || columns.columns_size() > static_cast<int>(kMostValues)) {
-    return FieldError("columns.columns", absl::StrCat(columns.columns_size()), "1 to 64");
+    return FieldError("columns.columns", columns.columns_size(), "1 to 64");
   }
   MetricRun run;
   switch (columns.split()) {
@@ -96,7 +96,7 @@ absl::StatusOr<MetricRun> DecodeColumns(const v1::MetricColumns& columns) {
       run.split = MetricSplit::kValidation;
       break;
     default:
-      return FieldError("columns.split", absl::StrCat(columns.split()), "TRAIN or VALIDATION");
+      return FieldError("columns.split", columns.split(), "TRAIN or VALIDATION");
   }
   uint64_t time_us = 0;
   for (int i = 0; i < points; ++i) {
@@ -164,7 +164,7 @@ absl::StatusOr<CheckpointWritten> DecodeCheckpoint(const v1::RankEvent::Checkpoi
   }
   TY_RETURN_IF_ERROR(CheckLiesUnderJob(written.uri(), rank.checkpoint_root, rank.job_uid));
   if (written.bytes() < 0 || written.bytes() > kMostCheckpointBytes) {
-    return FieldError("checkpoint.bytes", absl::StrCat(written.bytes()), "a size");
+    return FieldError("checkpoint.bytes", written.bytes(), "a size");
   }
   if (!IsHexDigest(written.manifest_sha256())) {
     return FieldError("checkpoint.manifest_sha256",
@@ -185,13 +185,11 @@ absl::StatusOr<CheckpointWritten> DecodeCheckpoint(const v1::RankEvent::Checkpoi
                       DecodeValues("checkpoint.metrics", written.metrics()));
   for (const auto& [name, value] : record.checkpoint.metrics) {
     if (!std::isfinite(value)) {
-      return FieldError(absl::StrCat("checkpoint.metrics.", name), absl::StrCat(value),
-                        "a finite number");
+      return FieldError(absl::StrCat("checkpoint.metrics.", name), value, "a finite number");
     }
   }
   if (written.removed_uris_size() > 1024) {
-    return FieldError("checkpoint.removed_uris", absl::StrCat(written.removed_uris_size()),
-                      "at most 1024");
+    return FieldError("checkpoint.removed_uris", written.removed_uris_size(), "at most 1024");
   }
   for (const std::string& uri : written.removed_uris()) {
     if (!IsPrintable(uri, kLongestText)) {
@@ -206,7 +204,7 @@ absl::StatusOr<CheckpointWritten> DecodeCheckpoint(const v1::RankEvent::Checkpoi
 absl::StatusOr<FailureRecord> DecodeFailure(const v1::Failure& failure) {
   if (failure.category() == v1::Failure::CATEGORY_UNSPECIFIED ||
       !v1::Failure::Category_IsValid(failure.category())) {
-    return FieldError("failure.category", absl::StrCat(failure.category()), "a category");
+    return FieldError("failure.category", failure.category(), "a category");
   }
   return FailureRecord{.category = v1::Failure::Category_Name(failure.category()),
                        .message = Readable(failure.message()),
@@ -261,8 +259,7 @@ absl::StatusOr<RankEventRecord> DecodeEvent(const v1::RankEvent& event, const Ra
       TY_RETURN_IF_ERROR(CheckStep("finished.step", event.finished().step(), 0));
       if (event.finished().outcome() != v1::RankEvent::Finished::SUCCEEDED &&
           event.finished().outcome() != v1::RankEvent::Finished::SUSPENDED) {
-        return FieldError("finished.outcome", absl::StrCat(event.finished().outcome()),
-                          "SUCCEEDED or SUSPENDED");
+        return FieldError("finished.outcome", event.finished().outcome(), "SUCCEEDED or SUSPENDED");
       }
       record.what = RankFinished{
           .suspended = event.finished().outcome() == v1::RankEvent::Finished::SUSPENDED,

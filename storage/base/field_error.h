@@ -6,8 +6,8 @@
 
 namespace trainyard {
 
-// kInvalidArgument: "job.priority: found 5000, expected -1000 to 1000".
-inline absl::Status FieldError(absl::string_view field, absl::string_view found,
+// kInvalidArgument: "job.priority: found 5000, expected -1000 to 1000". `found`: text or a number.
+inline absl::Status FieldError(absl::string_view field, const absl::AlphaNum& found,
                                absl::string_view expected) {
   return absl::InvalidArgumentError(
       absl::StrCat(field, ": found ", found, ", expected ", expected));

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "storage/base/field_error.h"
 #include "storage/base/printable.h"
 #include "storage/base/status.h"
 #include "storage/records/text.h"
@@ -40,8 +41,7 @@ absl::Status CheckNode(const NodeRecord& node) {
     TY_RETURN_IF_ERROR(CheckText("slots.device", slot.device));
     TY_RETURN_IF_ERROR(CheckText("slots.model", slot.model));
     if (slot.index < 0 || !indices.insert(slot.index).second) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("slots.index: found ", slot.index, ", expected different ones from 0 on"));
+      return FieldError("slots.index", slot.index, "different ones from 0 on");
     }
   }
   return absl::OkStatus();
