@@ -126,28 +126,15 @@ absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message) {
     return FieldError("register.node", absl::StrCat("'", Readable(message.node()), "'"),
                       "[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?");
   }
-  if (!IsPrintable(message.incarnation(), 64)) {
-    return FieldError("register.incarnation", absl::StrCat(message.incarnation().size(), " bytes"),
-                      "1 to 64 printable characters");
-  }
+  TY_RETURN_IF_ERROR(CheckPrintable("register.incarnation", message.incarnation(), 64));
   if (!IsPrintable(message.address(), 253)) {
     return FieldError("register.address", absl::StrCat(message.address().size(), " bytes"),
                       "HOST:PORT of 1 to 253 printable characters");
   }
-  if (!message.node_secret().empty() && !IsPrintable(message.node_secret(), 128)) {
-    return FieldError("register.node_secret", absl::StrCat(message.node_secret().size(), " bytes"),
-                      "at most 128 printable characters");
-  }
-  if (!message.instance().empty() && !IsPrintable(message.instance(), 256)) {
-    return FieldError("register.instance", absl::StrCat(message.instance().size(), " bytes"),
-                      "at most 256 printable characters");
-  }
-  if (message.slots_size() > kMostSlots) {
-    return FieldError("register.slots", message.slots_size(), "at most 1024");
-  }
-  if (message.labels_size() > kMostLabels) {
-    return FieldError("register.labels", message.labels_size(), "at most 64");
-  }
+  TY_RETURN_IF_ERROR(CheckPrintableOrEmpty("register.node_secret", message.node_secret(), 128));
+  TY_RETURN_IF_ERROR(CheckPrintableOrEmpty("register.instance", message.instance(), 256));
+  TY_RETURN_IF_ERROR(CheckCount("register.slots", message.slots_size(), kMostSlots));
+  TY_RETURN_IF_ERROR(CheckCount("register.labels", message.labels_size(), kMostLabels));
   NodeRecord node{.name = message.node(),
                   .uid = UidOf(message.node_secret()),
                   // Without a secret it proves nothing.
@@ -163,15 +150,11 @@ absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message) {
     }
     node.labels[key] = value;
   }
-  if (message.found_size() > kMostFound) {
-    return FieldError("register.found", message.found_size(), "at most 4096");
-  }
+  TY_RETURN_IF_ERROR(CheckCount("register.found", message.found_size(), kMostFound));
   for (const v1::RankKey& key : message.found()) {
     TY_ASSIGN_OR_RETURN(node.found.emplace_back(), DecodeRankKey(key));
   }
-  if (message.running_size() > kMostFound) {
-    return FieldError("register.running", message.running_size(), "at most 4096");
-  }
+  TY_RETURN_IF_ERROR(CheckCount("register.running", message.running_size(), kMostFound));
   for (const v1::RankKey& key : message.running()) {
     TY_ASSIGN_OR_RETURN(RankId id, DecodeRankKey(key));
     node.running.push_back({std::move(id), key.claim()});
@@ -193,14 +176,8 @@ absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message) {
 }
 
 absl::StatusOr<RankId> DecodeRankKey(const v1::RankKey& key) {
-  if (!key.claim().empty() && !IsPrintable(key.claim(), 64)) {
-    return FieldError("key.claim", absl::StrCat(key.claim().size(), " bytes"),
-                      "at most 64 printable characters");
-  }
-  if (!IsPrintable(key.job_uid(), 64)) {
-    return FieldError("key.job_uid", absl::StrCat(key.job_uid().size(), " bytes"),
-                      "1 to 64 printable characters");
-  }
+  TY_RETURN_IF_ERROR(CheckPrintableOrEmpty("key.claim", key.claim(), 64));
+  TY_RETURN_IF_ERROR(CheckPrintable("key.job_uid", key.job_uid(), 64));
   if (key.attempt() < 1) return FieldError("key.attempt", key.attempt(), "at least 1");
   if (key.rank() < 0) return FieldError("key.rank", key.rank(), "at least 0");
   return RankId{.job_uid = key.job_uid(), .attempt = key.attempt(), .rank = key.rank()};

@@ -12,6 +12,24 @@ bool IsPrintable(absl::string_view text, size_t longest) {
   return true;
 }
 
+absl::Status CheckPrintable(absl::string_view field, absl::string_view text, size_t longest) {
+  if (IsPrintable(text, longest)) return absl::OkStatus();
+  return FieldError(field, absl::StrCat(text.size(), " bytes"),
+                    absl::StrCat("1 to ", longest, " printable characters"));
+}
+
+absl::Status CheckPrintableOrEmpty(absl::string_view field, absl::string_view text,
+                                   size_t longest) {
+  if (text.empty() || IsPrintable(text, longest)) return absl::OkStatus();
+  return FieldError(field, absl::StrCat(text.size(), " bytes"),
+                    absl::StrCat("at most ", longest, " printable characters"));
+}
+
+absl::Status CheckCount(absl::string_view field, int count, int most) {
+  if (count <= most) return absl::OkStatus();
+  return FieldError(field, count, absl::StrCat("at most ", most));
+}
+
 std::string Readable(absl::string_view text) {
   if (text.size() > kLongestText) {
     size_t end = kLongestText;

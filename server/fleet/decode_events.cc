@@ -1,5 +1,6 @@
 // DecodeEvents of decode.h: the events of a rank.
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <utility>
@@ -22,17 +23,23 @@ constexpr int kMostColumnPoints = 1 << 16;
 constexpr int64_t kMostSteps = int64_t{1} << 53;
 constexpr int64_t kMostCheckpointBytes = int64_t{1} << 60;
 
-bool IsHexDigest(absl::string_view text) {
-  if (text.size() != 64) return false;
-  for (char c : text) {
-    if (!absl::ascii_isdigit(c) && !(c >= 'a' && c <= 'f')) return false;
-  }
-  return true;
+absl::Status CheckHexDigest(absl::string_view field, absl::string_view text) {
+  const bool hex = std::all_of(text.begin(), text.end(), [](char c) {
+    return absl::ascii_isdigit(c) || (c >= 'a' && c <= 'f');
+  });
+  if (hex && text.size() == 64) return absl::OkStatus();
+  return FieldError(field, absl::StrCat(text.size(), " bytes"), "64 hex digits");
 }
 
 absl::Status CheckStep(absl::string_view field, int64_t step, int64_t least) {
   if (step >= least && step <= kMostSteps) return absl::OkStatus();
   return FieldError(field, step, absl::StrCat("a step in [", least, ", 2^53]"));
+}
+
+absl::Status CheckValueName(absl::string_view field, absl::string_view name) {
+  if (IsPrintable(name, 64)) return absl::OkStatus();
+  return FieldError(field, absl::StrCat("a name of ", name.size(), " bytes"),
+                    "1 to 64 printable characters");
 }
 
 absl::StatusOr<std::map<std::string, double>> DecodeValues(
@@ -42,28 +49,22 @@ absl::StatusOr<std::map<std::string, double>> DecodeValues(
   }
   std::map<std::string, double> decoded;
   for (const auto& [name, value] : values) {
-    if (!IsPrintable(name, 64)) {
-      return FieldError(field, absl::StrCat("a name of ", name.size(), " bytes"),
-                        "1 to 64 printable characters");
-    }
+    TY_RETURN_IF_ERROR(CheckValueName(field, name));
     decoded[name] = value;
   }
   return decoded;
 }
 
+absl::StatusOr<MetricSplit> DecodeSplit(absl::string_view field, v1::MetricPoint::Split split) {
+  if (split == v1::MetricPoint::TRAIN) return MetricSplit::kTrain;
+  if (split == v1::MetricPoint::VALIDATION) return MetricSplit::kValidation;
+  return FieldError(field, split, "TRAIN or VALIDATION");
+}
+
 absl::StatusOr<MetricRecord> DecodeMetrics(const v1::MetricPoint& point) {
   TY_RETURN_IF_ERROR(CheckStep("metrics.step", point.step(), 1));
   MetricRecord record{.step = point.step()};
-  switch (point.split()) {
-    case v1::MetricPoint::TRAIN:
-      record.split = MetricSplit::kTrain;
-      break;
-    case v1::MetricPoint::VALIDATION:
-      record.split = MetricSplit::kValidation;
-      break;
-    default:
-      return FieldError("metrics.split", point.split(), "TRAIN or VALIDATION");
-  }
+  TY_ASSIGN_OR_RETURN(record.split, DecodeSplit("metrics.split", point.split()));
   if (point.values().empty()) return FieldError("metrics.values", "0 values", "1 to 64");
   TY_ASSIGN_OR_RETURN(record.values, DecodeValues("metrics.values", point.values()));
   return record;
@@ -88,16 +89,7 @@ absl::StatusOr<MetricRun> DecodeColumns(const v1::MetricColumns& columns) {
     return FieldError("columns.columns", columns.columns_size(), "1 to 64");
   }
   MetricRun run;
-  switch (columns.split()) {
-    case v1::MetricPoint::TRAIN:
-      run.split = MetricSplit::kTrain;
-      break;
-    case v1::MetricPoint::VALIDATION:
-      run.split = MetricSplit::kValidation;
-      break;
-    default:
-      return FieldError("columns.split", columns.split(), "TRAIN or VALIDATION");
-  }
+  TY_ASSIGN_OR_RETURN(run.split, DecodeSplit("columns.split", columns.split()));
   uint64_t time_us = 0;
   for (int i = 0; i < points; ++i) {
     TY_RETURN_IF_ERROR(CheckStep("columns.steps", columns.steps(i), 1));
@@ -106,11 +98,7 @@ absl::StatusOr<MetricRun> DecodeColumns(const v1::MetricColumns& columns) {
   }
   run.steps.assign(columns.steps().begin(), columns.steps().end());
   for (const v1::MetricColumns::Column& column : columns.columns()) {
-    if (!IsPrintable(column.name(), 64)) {
-      return FieldError("columns.columns",
-                        absl::StrCat("a name of ", column.name().size(), " bytes"),
-                        "1 to 64 printable characters");
-    }
+    TY_RETURN_IF_ERROR(CheckValueName("columns.columns", column.name()));
     if (!run.names.empty() && column.name() <= run.names.back()) {
       return FieldError("columns.columns", column.name(), "names in order, each once");
     }
@@ -158,22 +146,13 @@ struct RankContext {
 absl::StatusOr<CheckpointWritten> DecodeCheckpoint(const v1::RankEvent::CheckpointWritten& written,
                                                    const RankContext& rank) {
   TY_RETURN_IF_ERROR(CheckStep("checkpoint.step", written.step(), 0));
-  if (!IsPrintable(written.uri(), kLongestText)) {
-    return FieldError("checkpoint.uri", absl::StrCat(written.uri().size(), " bytes"),
-                      "1 to 4096 printable characters");
-  }
+  TY_RETURN_IF_ERROR(CheckPrintable("checkpoint.uri", written.uri(), kLongestText));
   TY_RETURN_IF_ERROR(CheckLiesUnderJob(written.uri(), rank.checkpoint_root, rank.job_uid));
   if (written.bytes() < 0 || written.bytes() > kMostCheckpointBytes) {
     return FieldError("checkpoint.bytes", written.bytes(), "a size");
   }
-  if (!IsHexDigest(written.manifest_sha256())) {
-    return FieldError("checkpoint.manifest_sha256",
-                      absl::StrCat(written.manifest_sha256().size(), " bytes"), "64 hex digits");
-  }
-  if (!IsHexDigest(written.weights_sha256())) {
-    return FieldError("checkpoint.weights_sha256",
-                      absl::StrCat(written.weights_sha256().size(), " bytes"), "64 hex digits");
-  }
+  TY_RETURN_IF_ERROR(CheckHexDigest("checkpoint.manifest_sha256", written.manifest_sha256()));
+  TY_RETURN_IF_ERROR(CheckHexDigest("checkpoint.weights_sha256", written.weights_sha256()));
   CheckpointWritten record;
   record.checkpoint = {.step = written.step(),
                        .uri = written.uri(),
@@ -188,14 +167,9 @@ absl::StatusOr<CheckpointWritten> DecodeCheckpoint(const v1::RankEvent::Checkpoi
       return FieldError(absl::StrCat("checkpoint.metrics.", name), value, "a finite number");
     }
   }
-  if (written.removed_uris_size() > 1024) {
-    return FieldError("checkpoint.removed_uris", written.removed_uris_size(), "at most 1024");
-  }
+  TY_RETURN_IF_ERROR(CheckCount("checkpoint.removed_uris", written.removed_uris_size(), 1024));
   for (const std::string& uri : written.removed_uris()) {
-    if (!IsPrintable(uri, kLongestText)) {
-      return FieldError("checkpoint.removed_uris", absl::StrCat(uri.size(), " bytes"),
-                        "1 to 4096 printable characters");
-    }
+    TY_RETURN_IF_ERROR(CheckPrintable("checkpoint.removed_uris", uri, kLongestText));
     record.removed_uris.push_back(uri);
   }
   return record;
