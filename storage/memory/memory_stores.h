@@ -123,6 +123,8 @@ class MemoryStores : public Stores,
   absl::StatusOr<JobRecord> Submit(const JobRecord& job, absl::Time now);
   absl::StatusOr<JobEntry*> Find(const JobName& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<JobEntry*> FindUid(const std::string& uid) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The job, or null if it was deleted or has changed since the scheduler decided on it.
+  JobEntry* FindAt(const std::string& uid, int64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The newest attempt of the job, or null when `attempt` is not that.
   AttemptRecord* NewestAttempt(JobEntry& entry, int64_t attempt);
   // Return what was added to the job's feed.

@@ -38,18 +38,10 @@ absl::Status MemoryStores::StandDown(const std::string& holder) {
 absl::StatusOr<SchedulerSnapshot> MemoryStores::ReadSnapshot() {
   TY_RETURN_IF_ERROR(Available());
   absl::MutexLock lock(&mu_);
-  SchedulerSnapshot snapshot;
-  snapshot.now = Now();
-  snapshot.jobs.reserve(by_uid_.size());
-  snapshot.attempts.reserve(by_uid_.size());
-  snapshot.nodes.reserve(nodes_.size());
-  for (auto& [uid, entry] : by_uid_) {
-    const bool holds = HoldsSlots(entry.job.state);
-    if (!holds && entry.job.state != JobState::kQueued) continue;
-    snapshot.jobs.push_back(entry.job);
-    snapshot.jobs.back().spec.clear();
-    if (holds) snapshot.attempts.push_back(entry.attempts.at(entry.job.attempt));
-  }
+  SnapshotChanges all;
+  for (const auto& [uid, entry] : by_uid_) TellJob(uid, all);
+  SchedulerSnapshot snapshot{
+      .now = Now(), .jobs = std::move(all.jobs), .attempts = std::move(all.attempts)};
   for (const auto& [name, node] : nodes_) snapshot.nodes.push_back(node);
   return snapshot;
 }
@@ -95,6 +87,11 @@ absl::StatusOr<SnapshotChanges> MemoryStores::ReadChanges(const ChangePosition& 
   return changes;
 }
 
+MemoryStores::JobEntry* MemoryStores::FindAt(const std::string& uid, int64_t version) {
+  const auto found = by_uid_.find(uid);
+  return found == by_uid_.end() || found->second.job.version != version ? nullptr : &found->second;
+}
+
 int MemoryStores::ApplyLosses(const std::vector<LostNode>& nodes) {
   int changed = 0;
   for (const LostNode& lost : nodes) {
@@ -119,11 +116,8 @@ bool MemoryStores::SlotsFree(const Placement& placement) {
 }
 
 bool MemoryStores::ApplyPlacement(const Placement& placement) {
-  const auto found = by_uid_.find(placement.job_uid);
-  if (found == by_uid_.end()) return false;
-  JobEntry& entry = found->second;
-  if (entry.job.version != placement.job_version || entry.job.state != JobState::kQueued ||
-      !SlotsFree(placement)) {
+  JobEntry* const entry = FindAt(placement.job_uid, placement.job_version);
+  if (entry == nullptr || entry->job.state != JobState::kQueued || !SlotsFree(placement)) {
     return false;
   }
   std::vector<RankRecord> ranks;
@@ -134,11 +128,11 @@ bool MemoryStores::ApplyPlacement(const Placement& placement) {
                      .slots = rank.slots});
   }
   const CheckpointRecord* newest =
-      entry.checkpoints.empty() ? nullptr : &entry.checkpoints.rbegin()->second;
-  const Placed placed = PlaceJob(entry.job, ranks, newest, placement.reason, Now());
-  Write(entry, placed.change);
-  AttemptRecord& attempt = entry.attempts[placed.attempt.attempt] = placed.attempt;
-  attempt.lost_before = AnyLostBefore(entry);
+      entry->checkpoints.empty() ? nullptr : &entry->checkpoints.rbegin()->second;
+  const Placed placed = PlaceJob(entry->job, ranks, newest, placement.reason, Now());
+  Write(*entry, placed.change);
+  AttemptRecord& attempt = entry->attempts[placed.attempt.attempt] = placed.attempt;
+  attempt.lost_before = AnyLostBefore(*entry);
   for (const RankRecord& rank : placed.attempt.ranks) {
     for (const int slot : rank.slots) held_slots_[{rank.node, slot}] = rank.id;
   }
@@ -146,26 +140,21 @@ bool MemoryStores::ApplyPlacement(const Placement& placement) {
 }
 
 bool MemoryStores::ApplySuspension(const Suspension& suspension) {
-  const auto found = by_uid_.find(suspension.job_uid);
-  if (found == by_uid_.end()) return false;
-  JobEntry& entry = found->second;
-  if (entry.job.version != suspension.job_version ||
-      (entry.job.state != JobState::kStarting && entry.job.state != JobState::kRunning)) {
+  JobEntry* const entry = FindAt(suspension.job_uid, suspension.job_version);
+  if (entry == nullptr ||
+      (entry->job.state != JobState::kStarting && entry->job.state != JobState::kRunning)) {
     return false;
   }
-  Write(entry, SuspendJob(entry.job, suspension.cause, suspension.reason, suspension.grace, Now()));
+  Write(*entry,
+        SuspendJob(entry->job, suspension.cause, suspension.reason, suspension.grace, Now()));
   return true;
 }
 
 bool MemoryStores::ApplyResize(const Resize& resize) {
-  const auto found = by_uid_.find(resize.job_uid);
-  if (found == by_uid_.end()) return false;
-  JobEntry& entry = found->second;
-  if (entry.job.version != resize.job_version || entry.job.state != JobState::kRunning) {
-    return false;
-  }
-  Write(entry,
-        ResizeJob(entry.job, resize.ranks, resize.grows, resize.reason, resize.grace, Now()));
+  JobEntry* const entry = FindAt(resize.job_uid, resize.job_version);
+  if (entry == nullptr || entry->job.state != JobState::kRunning) return false;
+  Write(*entry,
+        ResizeJob(entry->job, resize.ranks, resize.grows, resize.reason, resize.grace, Now()));
   return true;
 }
 
@@ -178,24 +167,23 @@ bool MemoryStores::ApplyCordon(const NodeCordon& cordon) {
 }
 
 bool MemoryStores::ApplyFailedStart(const FailedStart& start) {
-  const auto found = by_uid_.find(start.job_uid);
-  if (found == by_uid_.end() || found->second.job.version != start.job_version) return false;
-  JobEntry& entry = found->second;
-  const AttemptRecord* attempt = NewestAttempt(entry, entry.job.attempt);
+  JobEntry* const entry = FindAt(start.job_uid, start.job_version);
+  if (entry == nullptr) return false;
+  const AttemptRecord* attempt = NewestAttempt(*entry, entry->job.attempt);
   if (attempt == nullptr) return false;
   const AttemptChange change =
-      FailStart(entry.job, *attempt, start.failure.rank, start.failure, Now());
+      FailStart(entry->job, *attempt, start.failure.rank, start.failure, Now());
   if (!change.wishes_changed) return false;
-  Write(entry, change);
+  Write(*entry, change);
   return true;
 }
 
 bool MemoryStores::ApplyCharge(const LossCharge& charge) {
-  const auto found = by_uid_.find(charge.job_uid);
-  if (found == by_uid_.end() || found->second.job.version != charge.job_version) return false;
-  const JobChange change = ChargeLoss(found->second.job, charge.node, charge.survivor, Now());
+  JobEntry* const entry = FindAt(charge.job_uid, charge.job_version);
+  if (entry == nullptr) return false;
+  const JobChange change = ChargeLoss(entry->job, charge.node, charge.survivor, Now());
   if (!change.changed) return false;
-  Write(found->second, change);
+  Write(*entry, change);
   const auto node = nodes_.find(charge.node);
   if (node == nodes_.end()) return true;
   for (NodeFailure& failure : node->second.failures) {
@@ -206,14 +194,13 @@ bool MemoryStores::ApplyCharge(const LossCharge& charge) {
 }
 
 bool MemoryStores::ApplyEnd(const OverdueCancel& overdue) {
-  const auto found = by_uid_.find(overdue.job_uid);
-  if (found == by_uid_.end() || found->second.job.version != overdue.job_version) return false;
-  JobEntry& entry = found->second;
-  const AttemptRecord* attempt = NewestAttempt(entry, entry.job.attempt);
+  JobEntry* const entry = FindAt(overdue.job_uid, overdue.job_version);
+  if (entry == nullptr) return false;
+  const AttemptRecord* attempt = NewestAttempt(*entry, entry->job.attempt);
   if (attempt == nullptr) return false;
-  const JobChange change = EndCancelled(entry.job, *attempt, Now());
+  const JobChange change = EndCancelled(entry->job, *attempt, Now());
   if (!change.changed) return false;
-  Write(entry, change);
+  Write(*entry, change);
   return true;
 }
 
@@ -234,13 +221,10 @@ absl::StatusOr<int> MemoryStores::Apply(int64_t leader_epoch, const Decisions& d
   for (const Resize& resize : decisions.resizes) changed += ApplyResize(resize);
   for (const Placement& placement : decisions.placements) changed += ApplyPlacement(placement);
   for (const ReasonUpdate& update : decisions.reasons) {
-    const auto found = by_uid_.find(update.job_uid);
-    if (found == by_uid_.end() || found->second.job.version != update.job_version ||
-        found->second.job.state != JobState::kQueued) {
-      continue;
-    }
-    found->second.job.reason = update.reason;
-    found->second.changed = ++writes_;
+    JobEntry* const entry = FindAt(update.job_uid, update.job_version);
+    if (entry == nullptr || entry->job.state != JobState::kQueued) continue;
+    entry->job.reason = update.reason;
+    entry->changed = ++writes_;
   }
   return changed;
 }
