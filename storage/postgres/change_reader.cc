@@ -49,9 +49,7 @@ void ReadAll(Transaction& transaction, SnapshotChanges& changes) {
     changes.jobs.push_back(JobOf(row));
   }
   changes.attempts = AttemptsOf(transaction.RunText(kAllLiveAttempts.text, Params()));
-  for (const pqxx::row& row : transaction.Run(kListNodes, Params())) {
-    changes.nodes.push_back(NodeOf(row));
-  }
+  changes.nodes = AllNodesOf(transaction.Run(kListNodes, Params()));
 }
 
 void ReadJobs(Transaction& transaction, const std::string& since, SnapshotChanges& changes) {
@@ -89,9 +87,7 @@ absl::StatusOr<SnapshotChanges> ReadChangesIn(Transaction& transaction, int64_t 
     ReadAll(transaction, changes);
   } else {
     ReadJobs(transaction, before.snapshot, changes);
-    for (const pqxx::row& row : transaction.Run(kChangedNodes, Params(before.snapshot))) {
-      changes.nodes.push_back(NodeOf(row));
-    }
+    changes.nodes = AllNodesOf(transaction.Run(kChangedNodes, Params(before.snapshot)));
   }
   if (leases) {
     changes.leases.emplace();

@@ -46,12 +46,11 @@ void EventGroup::ReadJobs() {
 
 // For a rank that reports although its job has ended, or again because its first answer was lost.
 void EventGroup::ReadEndedJob(const std::string& uid) {
-  std::optional<JobRecord> found = LockJob(transaction_, uid);
-  if (!found.has_value()) return;
+  RanksOfJob found = LockRanks(transaction_, uid);
+  if (!found.job.has_value()) return;
   JobAtWork& job = jobs_[uid];
-  job.before = job.change.job = *std::move(found);
-  std::optional<AttemptRecord> attempt = ReadAttempt(transaction_, uid, job.before.attempt);
-  if (attempt.has_value()) job.attempt_before = job.attempt = *std::move(attempt);
+  job.before = job.change.job = *std::move(found.job);
+  if (found.attempt.has_value()) job.attempt_before = job.attempt = *std::move(found.attempt);
 }
 
 // Points of the current series within the steps that the group reports.

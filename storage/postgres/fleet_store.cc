@@ -16,21 +16,6 @@
 namespace trainyard::postgres {
 namespace {
 
-std::vector<NodeRecord> NodesOf(const pqxx::result& rows) {
-  std::vector<NodeRecord> nodes;
-  for (const pqxx::row& row : rows) nodes.push_back(NodeOf(row));
-  return nodes;
-}
-
-RankId RankIdOf(const pqxx::row& row) {
-  return {row["job_uid"].as<std::string>(), row["attempt"].as<int64_t>(), row["rank"].as<int>()};
-}
-
-Claim ClaimOf(const pqxx::row& row) {
-  return {row["node_uid"].as<std::string>(), row["node_instance"].as<std::string>(),
-          row["claim"].as<std::string>()};
-}
-
 // Heartbeats as columns.
 struct RenewalColumns {
   std::vector<std::string> nodes, incarnations, usages, healths;
@@ -58,21 +43,6 @@ absl::StatusOr<SeriesPoints> ReadSeriesOf(Transaction& transaction, const std::s
   if (range.from > range.to) return SeriesPoints();
   TY_ASSIGN_OR_RETURN(std::vector<SeriesPoints> series, ReadSeries(transaction, {range}));
   return std::move(series[0]);
-}
-
-// A job, locked, and its newest attempt, as far as they exist.
-struct RanksOfJob {
-  std::optional<JobRecord> job;
-  std::optional<AttemptRecord> attempt;
-};
-
-RanksOfJob LockRanks(Transaction& transaction, const std::string& uid) {
-  RanksOfJob locked;
-  locked.job = LockJob(transaction, uid);
-  if (locked.job.has_value()) {
-    locked.attempt = ReadAttempt(transaction, uid, locked.job->attempt);
-  }
-  return locked;
 }
 
 // Makes those of `ranks`, all of one job, GONE that the agent does not run and should not run.
@@ -415,7 +385,7 @@ absl::StatusOr<NodeRanks> PostgresFleetStore::ReadRanks(const std::string& node)
 absl::StatusOr<std::vector<NodeRecord>> PostgresFleetStore::ListNodes() {
   using Nodes = std::vector<NodeRecord>;
   return database_.Run("list nodes", [&](Transaction& transaction) -> absl::StatusOr<Nodes> {
-    return NodesOf(transaction.Run(kListNodes, Params()));
+    return AllNodesOf(transaction.Run(kListNodes, Params()));
   });
 }
 
@@ -476,9 +446,7 @@ absl::StatusOr<std::vector<AttemptRecord>> PostgresFleetStore::ListAttempts(
   using Attempts = std::vector<AttemptRecord>;
   return database_.Run("list attempts", [&](Transaction& transaction) -> absl::StatusOr<Attempts> {
     Attempts attempts = AttemptsOf(transaction.Run(kReadAttempts, Params(job_uid, int64_t{0})));
-    if (attempts.empty() && transaction.Run(kJobExists, Params(job_uid)).empty()) {
-      return absl::NotFoundError(absl::StrCat("the job with uid ", job_uid, " does not exist"));
-    }
+    if (attempts.empty()) TY_RETURN_IF_ERROR(RequireJob(transaction, job_uid));
     return attempts;
   });
 }

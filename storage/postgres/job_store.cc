@@ -7,6 +7,7 @@
 #include "storage/base/status.h"
 #include "storage/postgres/list_jobs.h"
 #include "storage/postgres/metric_reads.h"
+#include "storage/postgres/metric_rows.h"
 #include "storage/postgres/queries.inc.h"
 #include "storage/postgres/rows.h"
 #include "storage/postgres/writes.h"
@@ -35,16 +36,9 @@ std::optional<JobRecord> LockNamed(Transaction& transaction, const JobName& name
   if (specs.empty()) return std::nullopt;
   std::optional<JobRecord> job = LockJob(transaction, specs[0]["job_uid"].as<std::string>());
   if (!job.has_value()) return std::nullopt;
-  job->spec = BytesOf(specs[0], "spec");
-  job->plan_summary = BytesOf(specs[0], "plan_summary");
+  job->spec = BytesOf(specs[0]["spec"]);
+  job->plan_summary = BytesOf(specs[0]["plan_summary"]);
   return job;
-}
-
-// kNotFound when the job does not exist, so that an empty answer is not mistaken for an empty feed
-// or series.
-absl::Status RequireJob(Transaction& transaction, const std::string& uid) {
-  if (!transaction.Run(kJobExists, Params(uid)).empty()) return absl::OkStatus();
-  return absl::NotFoundError(absl::StrCat("the job with uid ", uid, " does not exist"));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "nlohmann/json.hpp"
 #include "storage/base/status.h"
+#include "storage/postgres/metric_rows.h"
 #include "storage/records/change.h"
 
 namespace trainyard::postgres {
@@ -13,13 +14,10 @@ namespace {
 
 using Json = nlohmann::json;
 
-absl::Time TimeOf(const pqxx::row& row, const char* column, absl::Time null) {
+absl::Time TimeOf(const pqxx::row& row, const char* column,
+                  absl::Time null = absl::InfinitePast()) {
   const pqxx::field field = row[column];
   return field.is_null() ? null : absl::FromUnixMicros(field.as<int64_t>());
-}
-
-absl::Time TimeOf(const pqxx::row& row, const char* column) {
-  return TimeOf(row, column, absl::InfinitePast());
 }
 
 std::string TextOf(const pqxx::row& row, const char* column) {
@@ -100,8 +98,7 @@ bool HasColumn(const pqxx::row& row, const char* column) {
 }
 
 MetricRecord MetricOf(const pqxx::row& row) {
-  MetricRecord metric{.step = row["step"].as<int64_t>()};
-  metric.split = row["split"].as<int>() == 0 ? MetricSplit::kTrain : MetricSplit::kValidation;
+  MetricRecord metric{.step = row["step"].as<int64_t>(), .split = SplitOfRow(row)};
   const std::vector<std::string> names = ArrayOf(row, "names");
   const std::vector<std::string> values = ArrayOf(row, "values");
   for (size_t i = 0; i < names.size(); ++i) {
@@ -112,9 +109,9 @@ MetricRecord MetricOf(const pqxx::row& row) {
 
 RankRecord RankOf(const pqxx::row& row) {
   RankRecord rank;
-  rank.id = {TextOf(row, "job_uid"), row["attempt"].as<int64_t>(), row["rank"].as<int>()};
+  rank.id = RankIdOf(row);
   rank.node = TextOf(row, "node");
-  rank.claim = {TextOf(row, "node_uid"), TextOf(row, "node_instance"), TextOf(row, "claim")};
+  rank.claim = ClaimOf(row);
   for (const std::string& slot : ArrayOf(row, "slots"))
     rank.slots.push_back(std::atoi(slot.c_str()));
   const std::string state = TextOf(row, "state");
@@ -201,10 +198,6 @@ void ReadFeedBody(const std::string& kind, const Json& body, FeedRecord& item) {
 
 }  // namespace
 
-std::string BytesOf(const pqxx::row& row, const char* column) {
-  return pqxx::binarystring(row[column]).str();
-}
-
 int StoredMaxSlots(const JobRecord& job) {
   return job.slot_step > 1 ? job.min_slots : job.max_slots;
 }
@@ -219,8 +212,8 @@ JobRecord JobOf(const pqxx::row& row) {
   job.creator = TextOf(row, "creator");
   job.request_id = TextOf(row, "request_id");
   if (HasColumn(row, "spec")) {
-    job.spec = BytesOf(row, "spec");
-    job.plan_summary = BytesOf(row, "plan_summary");
+    job.spec = BytesOf(row["spec"]);
+    job.plan_summary = BytesOf(row["plan_summary"]);
     if (HasColumn(row, "slots") && !row["slots"].is_null()) job.slots = row["slots"].as<int>();
   }
   job.labels = MapOf(TextOf(row, "labels"));
@@ -292,6 +285,20 @@ NodeReport ReportOf(const pqxx::row& row) {
   const std::string health = TextOf(row, "health");
   if (health != "{}") ReadHealth(Json::parse(health), report);
   return report;
+}
+
+RankId RankIdOf(const pqxx::row& row) {
+  return {TextOf(row, "job_uid"), row["attempt"].as<int64_t>(), row["rank"].as<int>()};
+}
+
+Claim ClaimOf(const pqxx::row& row) {
+  return {TextOf(row, "node_uid"), TextOf(row, "node_instance"), TextOf(row, "claim")};
+}
+
+std::vector<NodeRecord> AllNodesOf(const pqxx::result& rows) {
+  std::vector<NodeRecord> nodes;
+  for (const pqxx::row& row : rows) nodes.push_back(NodeOf(row));
+  return nodes;
 }
 
 NodeRecord NodeOf(const pqxx::row& row) {

@@ -14,7 +14,6 @@
 
 namespace trainyard::postgres {
 
-std::string BytesOf(const pqxx::row& row, const char* column);
 // `spec` and `plan_summary` are filled when the row has them.
 JobRecord JobOf(const pqxx::row& row);
 
@@ -24,7 +23,10 @@ int StoredMaxSlots(const JobRecord& job);
 int StoredMostSlots(const JobRecord& job);
 // Rows ordered by (job, attempt, rank), one per rank.
 std::vector<AttemptRecord> AttemptsOf(const pqxx::result& rows);
+RankId RankIdOf(const pqxx::row& row);
+Claim ClaimOf(const pqxx::row& row);
 NodeRecord NodeOf(const pqxx::row& row);
+std::vector<NodeRecord> AllNodesOf(const pqxx::result& rows);
 NodeReport ReportOf(const pqxx::row& row);  // without `usage`
 MetricRow MetricRowOf(const pqxx::row& row);
 CheckpointRecord CheckpointOf(const pqxx::row& row);

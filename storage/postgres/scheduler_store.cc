@@ -69,6 +69,14 @@ class Applier {
   void WriteRanks();
   void ApplyReasons();
 
+  // The job of a decision, locked; nothing if it was deleted or has changed since.
+  template <typename Decision>
+  std::optional<JobRecord> LockAsDecided(const Decision& decision) {
+    std::optional<JobRecord> job = LockJob(transaction_, decision.job_uid);
+    if (job.has_value() && job->version != decision.job_version) job.reset();
+    return job;
+  }
+
   // Runs a statement with a plan made for these values: a generic plan, for arrays of any length,
   // is bad for long ones.
   pqxx::result RunPlanned(const Query& query, const Params& params) {
@@ -121,9 +129,7 @@ void Applier::LockJobs() {
 }
 
 absl::Status Applier::LoseRanks(const std::string& uid) {
-  const std::optional<JobRecord> job = LockJob(transaction_, uid);
-  if (!job.has_value()) return absl::OkStatus();
-  const std::optional<AttemptRecord> attempt = ReadAttempt(transaction_, uid, job->attempt);
+  const auto [job, attempt] = LockRanks(transaction_, uid);
   if (!attempt.has_value()) return absl::OkStatus();
   std::vector<int> lost;
   for (const RankRecord& rank : attempt->ranks) {
@@ -137,9 +143,8 @@ absl::Status Applier::LoseRanks(const std::string& uid) {
 }
 
 absl::Status Applier::ApplySuspension(const Suspension& suspension) {
-  const std::optional<JobRecord> job = LockJob(transaction_, suspension.job_uid);
-  if (!job.has_value() || job->version != suspension.job_version ||
-      (job->state != JobState::kStarting && job->state != JobState::kRunning)) {
+  const std::optional<JobRecord> job = LockAsDecided(suspension);
+  if (!job.has_value() || (job->state != JobState::kStarting && job->state != JobState::kRunning)) {
     return absl::OkStatus();
   }
   ++changed_;
@@ -149,10 +154,8 @@ absl::Status Applier::ApplySuspension(const Suspension& suspension) {
 }
 
 absl::Status Applier::ApplyResize(const Resize& resize) {
-  const std::optional<JobRecord> job = LockJob(transaction_, resize.job_uid);
-  if (!job.has_value() || job->version != resize.job_version || job->state != JobState::kRunning) {
-    return absl::OkStatus();
-  }
+  const std::optional<JobRecord> job = LockAsDecided(resize);
+  if (!job.has_value() || job->state != JobState::kRunning) return absl::OkStatus();
   ++changed_;
   return WriteJob(transaction_, *job,
                   ResizeJob(*job, resize.ranks, resize.grows, resize.reason, resize.grace, now_))
@@ -171,8 +174,8 @@ void Applier::CordonNodes() {
 }
 
 absl::Status Applier::Fail(const FailedStart& start) {
-  const std::optional<JobRecord> job = LockJob(transaction_, start.job_uid);
-  if (!job.has_value() || job->version != start.job_version) return absl::OkStatus();
+  const std::optional<JobRecord> job = LockAsDecided(start);
+  if (!job.has_value()) return absl::OkStatus();
   const std::optional<AttemptRecord> attempt = ReadAttempt(transaction_, job->uid, job->attempt);
   if (!attempt.has_value()) return absl::OkStatus();
   const AttemptChange change = FailStart(*job, *attempt, start.failure.rank, start.failure, now_);
@@ -182,8 +185,8 @@ absl::Status Applier::Fail(const FailedStart& start) {
 }
 
 absl::Status Applier::Charge(const LossCharge& charge) {
-  const std::optional<JobRecord> job = LockJob(transaction_, charge.job_uid);
-  if (!job.has_value() || job->version != charge.job_version) return absl::OkStatus();
+  const std::optional<JobRecord> job = LockAsDecided(charge);
+  if (!job.has_value()) return absl::OkStatus();
   const JobChange change = ChargeLoss(*job, charge.node, charge.survivor, now_);
   if (!change.changed) return absl::OkStatus();
   ++changed_;
@@ -192,8 +195,8 @@ absl::Status Applier::Charge(const LossCharge& charge) {
 }
 
 absl::Status Applier::End(const OverdueCancel& overdue) {
-  const std::optional<JobRecord> job = LockJob(transaction_, overdue.job_uid);
-  if (!job.has_value() || job->version != overdue.job_version) return absl::OkStatus();
+  const std::optional<JobRecord> job = LockAsDecided(overdue);
+  if (!job.has_value()) return absl::OkStatus();
   const std::optional<AttemptRecord> attempt = ReadAttempt(transaction_, job->uid, job->attempt);
   if (!attempt.has_value()) return absl::OkStatus();
   const JobChange change = EndCancelled(*job, *attempt, now_);
@@ -385,9 +388,7 @@ absl::StatusOr<SchedulerSnapshot> PostgresSchedulerStore::ReadSnapshot() {
   const auto read = [this](Transaction& transaction) -> absl::StatusOr<SchedulerSnapshot> {
     TY_ASSIGN_OR_RETURN(SchedulerSnapshot snapshot,
                         reader_.ReadJobs(transaction, database_.losses()));
-    for (const pqxx::row& row : transaction.Run(kListNodes, Params())) {
-      snapshot.nodes.push_back(NodeOf(row));
-    }
+    snapshot.nodes = AllNodesOf(transaction.Run(kListNodes, Params()));
     return snapshot;
   };
   return database_.Run("read snapshot", read, Access::kSnapshot);

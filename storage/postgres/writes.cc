@@ -151,6 +151,19 @@ std::optional<AttemptRecord> ReadAttempt(Transaction& transaction, const std::st
   return std::move(attempts[0]);
 }
 
+RanksOfJob LockRanks(Transaction& transaction, const std::string& uid) {
+  RanksOfJob locked{.job = LockJob(transaction, uid), .attempt = {}};
+  if (locked.job.has_value()) {
+    locked.attempt = ReadAttempt(transaction, uid, locked.job->attempt);
+  }
+  return locked;
+}
+
+absl::Status RequireJob(Transaction& transaction, const std::string& uid) {
+  if (!transaction.Run(kJobExists, Params(uid)).empty()) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat("the job with uid ", uid, " does not exist"));
+}
+
 absl::StatusOr<int64_t> WriteJob(Transaction& transaction, const JobRecord& before,
                                  const JobChange& change) {
   const JobRecord& job = change.job;

@@ -24,6 +24,17 @@ std::optional<JobRecord> LockJob(Transaction& transaction, const std::string& ui
 std::optional<AttemptRecord> ReadAttempt(Transaction& transaction, const std::string& uid,
                                          int64_t attempt);
 
+// A job, locked, and its newest attempt, as far as they exist.
+struct RanksOfJob {
+  std::optional<JobRecord> job;
+  std::optional<AttemptRecord> attempt;
+};
+RanksOfJob LockRanks(Transaction& transaction, const std::string& uid);
+
+// kNotFound when the job does not exist, so that an empty answer is not mistaken for that of a job
+// which has nothing.
+absl::Status RequireJob(Transaction& transaction, const std::string& uid);
+
 // Items to append to a job's feed: the first gets `first_sequence`, the others the sequences after
 // it.
 struct NewFeedItems {
