@@ -103,12 +103,6 @@ void LookAtHealth(const Cluster& cluster, Pass& pass) {
   LookForCharges(cluster, pass);
 }
 
-bool ChargesFirst(absl::Time now, Pass& pass) {
-  if (pass.decisions.charges.empty()) return false;
-  pass.next = now;
-  return true;
-}
-
 std::vector<std::string> DescribeStart(const AttemptRecord& attempt,
                                        const std::vector<const NodeRecord*>& nodes) {
   std::vector<std::string> lines;

@@ -13,11 +13,6 @@ namespace trainyard {
 // Adds cordons, charges and failed starts to the decisions.
 void LookAtHealth(const Cluster& cluster, Pass& pass);
 
-// Whether the queue is left to the next pass, which then follows at once: a charge moves the
-// version of its job, so that a placement of the same pass would be refused, and its slots would go
-// to jobs behind it.
-bool ChargesFirst(absl::Time now, Pass& pass);
-
 // Whether the node has a loss that a job may have to pay for, once another job runs there.
 bool MayBeCharged(const NodeRecord& node);
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "server/scheduler/elastic.h"
+#include "server/scheduler/health.h"
 #include "server/scheduler/rank_groups.h"
 #include "storage/records/reason_codes.h"
 
@@ -16,6 +17,17 @@ namespace {
 // The reasons of jobs that came within such a time fall due at one moment, to be written in one
 // pass.
 constexpr absl::Duration kToldTogether = absl::Milliseconds(500);
+
+// The time until which a job is too young for its reason to be written; a time in the past: it may
+// be written.
+absl::Time ReasonDueAt(const JobRecord& job, absl::Time now, const PlannerOptions& options) {
+  // A job that seems to come from the future was submitted before the store's clock went back. One
+  // in backoff does not start at once, however young it is.
+  if (job.create_time > now || job.not_before > now) return absl::InfinitePast();
+  if (options.tell_after == absl::ZeroDuration()) return job.create_time;
+  const absl::Duration until = job.create_time + options.tell_after - absl::UnixEpoch();
+  return absl::UnixEpoch() + absl::Ceil(until, kToldTogether);
+}
 
 }  // namespace
 
@@ -31,13 +43,19 @@ DemandClass ClassOf(const JobRecord& job) {
           rule == ArithmeticRule::kSame ? job.arithmetic : std::string()};
 }
 
-absl::Time ReasonDueAt(const JobRecord& job, absl::Time now, const PlannerOptions& options) {
-  // A job that seems to come from the future was submitted before the store's clock went back. One
-  // in backoff does not start at once, however young it is.
-  if (job.create_time > now || job.not_before > now) return absl::InfinitePast();
-  if (options.tell_after == absl::ZeroDuration()) return job.create_time;
-  const absl::Duration until = job.create_time + options.tell_after - absl::UnixEpoch();
-  return absl::UnixEpoch() + absl::Ceil(until, kToldTogether);
+Told Tell(const JobRecord& job, const Reason& reason, absl::Time now, const PlannerOptions& options,
+          Pass& pass) {
+  if (const absl::Time until = ReasonDueAt(job, now, options); until > now) {
+    pass.next = std::min(pass.next, until);
+    return Told::kTooYoung;
+  }
+  if (pass.decisions.reasons.size() >= options.most_reasons) {
+    pass.next = now;
+    return Told::kEnough;
+  }
+  pass.decisions.reasons.push_back(
+      {.job_uid = job.uid, .job_version = job.version, .reason = reason});
+  return Told::kYes;
 }
 
 Reason ReasonForBackoff(const JobRecord& job) {
@@ -111,36 +129,6 @@ void LeaveCordoned(const JobRecord& job, const std::vector<RankRecord>& ranks,
                                                         "; the job goes elsewhere")}});
     return;
   }
-}
-
-}  // namespace
-
-Cluster ClusterOf(const SchedulerSnapshot& snapshot) {
-  Cluster cluster;
-  cluster.now = snapshot.now;
-  for (const NodeRecord& node : snapshot.nodes) cluster.nodes.push_back(&node);
-  std::map<std::string, const AttemptRecord*> attempts;  // newest by job
-  for (const AttemptRecord& attempt : snapshot.attempts) attempts[attempt.job_uid] = &attempt;
-  for (const JobRecord& job : snapshot.jobs) {
-    if (!HoldsSlots(job.state)) continue;
-    const auto attempt = attempts.find(job.uid);
-    cluster.running.push_back({&job, attempt == attempts.end() ? nullptr : attempt->second});
-    const RunningJob& running = cluster.running.back();
-    if (running.attempt != nullptr && job.state == JobState::kRunning &&
-        IsElastic(job, *running.attempt)) {
-      cluster.elastic.push_back(running);
-    }
-  }
-  for (const JobRecord* job : WaitingJobsOf(snapshot)) {
-    if (IsResizing(*job)) cluster.resized.push_back(job);
-  }
-  cluster.find_job = [&snapshot](const std::string& uid) -> const JobRecord* {
-    for (const JobRecord* job : JobsOf(snapshot)) {
-      if (job->uid == uid) return job;
-    }
-    return nullptr;
-  };
-  return cluster;
 }
 
 // A job that is being cancelled waits for its lost ranks no longer than they can live.
@@ -222,6 +210,45 @@ void LookAtRunning(const Cluster& cluster, const PlannerOptions& options, Pass& 
                                  " is drained: writes a checkpoint, then back to the queue")},
          .grace = options.drain_grace});
   }
+}
+
+}  // namespace
+
+bool LookAtCluster(const Cluster& cluster, const PlannerOptions& options, Pass& pass) {
+  LookForLostNodes(cluster, options, pass);
+  LookAtHealth(cluster, pass);
+  LookAtRunning(cluster, options, pass);
+  if (pass.decisions.charges.empty()) return true;
+  pass.next = cluster.now;
+  return false;
+}
+
+Cluster ClusterOf(const SchedulerSnapshot& snapshot) {
+  Cluster cluster;
+  cluster.now = snapshot.now;
+  for (const NodeRecord& node : snapshot.nodes) cluster.nodes.push_back(&node);
+  std::map<std::string, const AttemptRecord*> attempts;  // newest by job
+  for (const AttemptRecord& attempt : snapshot.attempts) attempts[attempt.job_uid] = &attempt;
+  for (const JobRecord& job : snapshot.jobs) {
+    if (!HoldsSlots(job.state)) continue;
+    const auto attempt = attempts.find(job.uid);
+    cluster.running.push_back({&job, attempt == attempts.end() ? nullptr : attempt->second});
+    const RunningJob& running = cluster.running.back();
+    if (running.attempt != nullptr && job.state == JobState::kRunning &&
+        IsElastic(job, *running.attempt)) {
+      cluster.elastic.push_back(running);
+    }
+  }
+  for (const JobRecord* job : WaitingJobsOf(snapshot)) {
+    if (IsResizing(*job)) cluster.resized.push_back(job);
+  }
+  cluster.find_job = [&snapshot](const std::string& uid) -> const JobRecord* {
+    for (const JobRecord* job : JobsOf(snapshot)) {
+      if (job->uid == uid) return job;
+    }
+    return nullptr;
+  };
+  return cluster;
 }
 
 }  // namespace trainyard

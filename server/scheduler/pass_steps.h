@@ -39,16 +39,23 @@ struct Cluster {
 };
 Cluster ClusterOf(const SchedulerSnapshot& snapshot);
 
-void LookForLostNodes(const Cluster& cluster, const PlannerOptions& options, Pass& pass);
+// Decides everything but what becomes of the queue: looks for lost nodes and at health, moves jobs
+// away from draining nodes and, if they have not begun, from cordoned ones; sees to suspensions
+// that take too long, and to cancelled jobs that have waited long enough for lost ranks.
+//
+// False: the queue is left to the next pass, which then follows at once, because a loss is charged.
+// A charge moves the version of its job, so that a placement of the same pass would be refused, and
+// its slots would go to jobs behind it.
+bool LookAtCluster(const Cluster& cluster, const PlannerOptions& options, Pass& pass);
 
-// Moves jobs away from draining nodes and, if they have not begun, from cordoned ones; sees to
-// suspensions that take too long, and to cancelled jobs that have waited long enough for lost
-// ranks.
-void LookAtRunning(const Cluster& cluster, const PlannerOptions& options, Pass& pass);
+// What became of a reason that a job might be told.
+enum class Told { kYes, kTooYoung, kEnough };
 
-// The time until which a job is too young for its reason to be written, whatever reason it was
-// submitted with; a time in the past: it may be written, as it may of one in backoff.
-absl::Time ReasonDueAt(const JobRecord& job, absl::Time now, const PlannerOptions& options);
+// Has the reason of a waiting job written, whatever reason it was submitted with. kTooYoung: the
+// job is too young for that, as one in backoff never is, and the pass remembers when it will not
+// be. kEnough: the pass writes no more.
+Told Tell(const JobRecord& job, const Reason& reason, absl::Time now, const PlannerOptions& options,
+          Pass& pass);
 
 // Why a job waits, as it is stored.
 Reason ReasonForBackoff(const JobRecord& job);

@@ -76,7 +76,7 @@ class Queue {
     }
     const auto waiting = waiting_.find(ClassOf(job));
     if (waiting != waiting_.end() && job.not_before <= snapshot_.now) {
-      if (waiting->second.reason != job.reason) Tell(job, waiting->second.reason);
+      TellIfNew(job, waiting->second.reason);
       pass_.queue.push_back(
           {.uid = job.uid, .blocks = waiting->second.blocks, .reason = waiting->second.reason});
       return;
@@ -99,7 +99,7 @@ class Queue {
       entry.awaited = elastic_.MakeRoom(job);
       if (!entry.awaited) waiting_[ClassOf(job)] = {entry.reason, true};
     }
-    if (!entry.placed && entry.reason != job.reason) Tell(job, entry.reason);
+    if (!entry.placed) TellIfNew(job, entry.reason);
     pass_.queue.push_back(std::move(entry));
   }
 
@@ -135,17 +135,8 @@ class Queue {
     elastic_.Took(job, pass_.decisions.placements.back().ranks);
   }
 
-  void Tell(const JobRecord& job, const Reason& reason) {
-    if (const absl::Time until = ReasonDueAt(job, snapshot_.now, options_); until > snapshot_.now) {
-      pass_.next = std::min(pass_.next, until);
-      return;
-    }
-    if (pass_.decisions.reasons.size() >= options_.most_reasons) {
-      pass_.next = snapshot_.now;
-      return;
-    }
-    pass_.decisions.reasons.push_back(
-        {.job_uid = job.uid, .job_version = job.version, .reason = reason});
+  void TellIfNew(const JobRecord& job, const Reason& reason) {
+    if (reason != job.reason) Tell(job, reason, snapshot_.now, options_, pass_);
   }
 
   const SchedulerSnapshot& snapshot_;
@@ -165,10 +156,7 @@ std::string JobNameOf(const JobRecord& job) {
 Pass PlanPass(const SchedulerSnapshot& snapshot, const PlannerOptions& options) {
   Pass pass;
   const Cluster cluster = ClusterOf(snapshot);
-  LookForLostNodes(cluster, options, pass);
-  LookAtHealth(cluster, pass);
-  LookAtRunning(cluster, options, pass);
-  if (ChargesFirst(snapshot.now, pass)) return pass;
+  if (!LookAtCluster(cluster, options, pass)) return pass;
 
   Queue queue(snapshot, cluster, options, pass);
   for (const JobRecord* job : WaitingJobsOf(snapshot)) {

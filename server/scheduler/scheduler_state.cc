@@ -11,9 +11,6 @@
 namespace trainyard {
 namespace {
 
-// What became of a reason that a job might be told.
-enum class Told { kYes, kTooYoung, kEnough };
-
 // The jobs of one demand, in order, whatever their stored reasons.
 class ClassCursor {
  public:
@@ -94,7 +91,7 @@ class QueuePass {
 
   void Run() {
     for (const auto& job : queue_.untold_backoffs()) {
-      if (Tell(*job, ReasonForBackoff(*job)) == Told::kEnough) break;
+      if (TellJob(*job, ReasonForBackoff(*job)) == Told::kEnough) break;
     }
     pass_.next = std::min(pass_.next, queue_.next_backoff_end());
     std::priority_queue<ClassCursor, std::vector<ClassCursor>, ServedLater> heads;
@@ -136,29 +133,19 @@ class QueuePass {
       reason = ReasonForWait(slots_, demand);
       slots_.Keep(demand);
       if (elastic_.MakeRoom(job)) {
-        if (reason != job.reason) Tell(job, reason);
+        if (reason != job.reason) TellJob(job, reason);
         return true;
       }
     }
     head.ForOtherReasons(reason, now_, [&](const JobRecord& other) {
-      return elastic_.Placed(other) ? Told::kYes : Tell(other, reason);
+      return elastic_.Placed(other) ? Told::kYes : TellJob(other, reason);
     });
     waiting_.push_back({&head.demand(), std::move(reason)});
     return false;
   }
 
-  Told Tell(const JobRecord& job, const Reason& reason) {
-    if (const absl::Time until = ReasonDueAt(job, now_, options_); until > now_) {
-      pass_.next = std::min(pass_.next, until);
-      return Told::kTooYoung;
-    }
-    if (pass_.decisions.reasons.size() >= options_.most_reasons) {
-      pass_.next = now_;
-      return Told::kEnough;
-    }
-    pass_.decisions.reasons.push_back(
-        {.job_uid = job.uid, .job_version = job.version, .reason = reason});
-    return Told::kYes;
+  Told TellJob(const JobRecord& job, const Reason& reason) {
+    return Tell(job, reason, now_, options_, pass_);
   }
 
   const WaitingQueue& queue_;
@@ -322,10 +309,7 @@ Pass SchedulerState::Plan(const PlannerOptions& options) {
         since == spare_since_.end() ? absl::InfiniteFuture() : since->second;
   }
   const Cluster cluster = ToLookAt();
-  LookForLostNodes(cluster, options, pass);
-  LookAtHealth(cluster, pass);
-  LookAtRunning(cluster, options, pass);
-  if (ChargesFirst(now(), pass)) return pass;
+  if (!LookAtCluster(cluster, options, pass)) return pass;
   queue_.SetTime(now());
   SlotTable slots = Slots(cluster.nodes);
   for (const NodeCordon& cordon : pass.decisions.cordons) slots.SetAside(cordon.name);
