@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "storage/records/feed.h"
 #include "storage/records/job.h"
 #include "storage/records/job_filter.h"
@@ -19,6 +20,11 @@ struct JobName {
   std::string project;
   std::string job_id;
 };
+
+// "projects/{project}/jobs/{job}"
+inline std::string FormatJobName(const JobName& name) {
+  return absl::StrCat("projects/", name.project, "/jobs/", name.job_id);
+}
 
 struct JobPage {
   std::vector<JobRecord> jobs;  // newest first, by (create_time, uid)

@@ -48,10 +48,6 @@ absl::StatusOr<JobName> ParseJobName(absl::string_view field, absl::string_view 
   return JobName{std::string(parts[1]), std::string(parts[3])};
 }
 
-std::string FormatJobName(const JobName& name) {
-  return absl::StrCat("projects/", name.project, "/jobs/", name.job_id);
-}
-
 absl::StatusOr<CheckpointName> ParseCheckpointName(absl::string_view field,
                                                    absl::string_view name) {
   const std::vector<absl::string_view> parts = absl::StrSplit(name, '/');

@@ -19,7 +19,6 @@ absl::StatusOr<std::string> ParseProjectName(absl::string_view field, absl::stri
 
 // "projects/{project}/jobs/{job}"
 absl::StatusOr<JobName> ParseJobName(absl::string_view field, absl::string_view name);
-std::string FormatJobName(const JobName& name);
 
 // "projects/{project}/jobs/{job}/checkpoints/{step | latest | best}"; no step means latest or best.
 struct CheckpointName {

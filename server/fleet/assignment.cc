@@ -8,6 +8,7 @@
 #include "absl/strings/strip.h"
 #include "storage/base/digest.h"
 #include "storage/base/status.h"
+#include "storage/job_store.h"
 
 namespace trainyard {
 namespace {
@@ -57,8 +58,7 @@ absl::StatusOr<v1::Assignment> MakeAssignment(const DesiredRank& desired, const 
                                               absl::Time now) {
   v1::Assignment assignment;
   *assignment.mutable_key() = EncodeRankKey(desired.rank);
-  assignment.set_job_name(
-      absl::StrCat("projects/", desired.job.project, "/jobs/", desired.job.job_id));
+  assignment.set_job_name(FormatJobName({desired.job.project, desired.job.job_id}));
   assignment.set_world_size(desired.attempt.world_size);
   for (int slot : desired.rank.slots) assignment.add_slots(slot);
   if (!assignment.mutable_spec()->ParseFromString(desired.job.spec)) {

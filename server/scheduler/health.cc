@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "storage/job_store.h"
 
 namespace trainyard {
 namespace {
@@ -82,11 +83,12 @@ void LookForCharges(const Cluster& cluster, Pass& pass) {
       const JobRecord* const job = cluster.find_job(failure.job_uid);
       if (job == nullptr || !CanPay(*job)) continue;
       charged.insert(failure.job_uid);
-      pass.decisions.charges.push_back({.job_uid = job->uid,
-                                        .job_version = job->version,
-                                        .node = node->name,
-                                        .attempt = failure.attempt,
-                                        .survivor = JobNameOf(*survivor)});
+      pass.decisions.charges.push_back(
+          {.job_uid = job->uid,
+           .job_version = job->version,
+           .node = node->name,
+           .attempt = failure.attempt,
+           .survivor = FormatJobName({survivor->project, survivor->job_id})});
     }
   }
 }

@@ -11,6 +11,7 @@
 #include "server/scheduler/health.h"
 #include "server/scheduler/pass_steps.h"
 #include "server/scheduler/slots.h"
+#include "storage/job_store.h"
 #include "storage/records/reason_codes.h"
 
 namespace trainyard {
@@ -51,8 +52,9 @@ std::string DescribeWait(const SlotTable& slots, const SlotDemand& demand,
   if (counts.kept > 0) absl::StrAppend(&message, ", ", counts.kept, " kept for jobs ahead");
   absl::StrAppend(&message, DescribeArithmetic(slots, demand));
   if (ahead.empty()) return message;
-  absl::StrAppend(&message, "; behind ", JobNameOf(*ahead.front()), " (priority ",
-                  ahead.front()->priority, ")");
+  const JobRecord& first = *ahead.front();
+  absl::StrAppend(&message, "; behind ", FormatJobName({first.project, first.job_id}),
+                  " (priority ", first.priority, ")");
   if (ahead.size() > 1) absl::StrAppend(&message, " and ", ahead.size() - 1, " more");
   return message;
 }
@@ -149,10 +151,6 @@ class Queue {
 
 }  // namespace
 
-std::string JobNameOf(const JobRecord& job) {
-  return absl::StrCat("projects/", job.project, "/jobs/", job.job_id);
-}
-
 Pass PlanPass(const SchedulerSnapshot& snapshot, const PlannerOptions& options) {
   Pass pass;
   const Cluster cluster = ClusterOf(snapshot);
@@ -209,7 +207,7 @@ Description Describe(const SchedulerSnapshot& snapshot, const PlannerOptions& op
                         "; what it needs comes free as running jobs leave or get fewer slots");
       }
       for (size_t i = 0; i < std::min(ahead.size(), kMostAhead); ++i) {
-        description.ahead.push_back(JobNameOf(*ahead[i]));
+        description.ahead.push_back(FormatJobName({ahead[i]->project, ahead[i]->job_id}));
       }
     }
     return description;

@@ -79,6 +79,4 @@ Pass PlanPass(const SchedulerSnapshot& snapshot, const PlannerOptions& options);
 Description Describe(const SchedulerSnapshot& snapshot, const PlannerOptions& options,
                      const std::string& uid, const SpecChanges& changes = SpecChanges({}, {}));
 
-std::string JobNameOf(const JobRecord& job);
-
 }  // namespace trainyard

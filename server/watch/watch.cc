@@ -124,10 +124,6 @@ bool Watch::OpenOnce() {
   return true;
 }
 
-std::string Watch::name() const {
-  return absl::StrCat("projects/", job_.project, "/jobs/", job_.job_id);
-}
-
 // A cursor that the feed has not reached is of another job, or made up: it would miss items in
 // silence. The feed has no gaps and only grows, so its end is found by halving.
 absl::Status Watch::CheckCursor() {

@@ -81,7 +81,7 @@ class Watch : public Actor {
   absl::Status CheckCursor();
   // Sets `again` if there may be more to read.
   absl::StatusOr<FeedPiece> ReadOn(bool& again);
-  std::string name() const;
+  std::string name() const { return FormatJobName(job_); }
   void Finish(const absl::Status& status);
 
   JobStore& jobs_;

@@ -30,8 +30,7 @@ absl::Status MemoryStores::Available() {
 absl::StatusOr<MemoryStores::JobEntry*> MemoryStores::Find(const JobName& name) {
   const auto found = by_name_.find({name.project, name.job_id});
   if (found == by_name_.end()) {
-    return absl::NotFoundError(
-        absl::StrCat("projects/", name.project, "/jobs/", name.job_id, " does not exist"));
+    return absl::NotFoundError(absl::StrCat(FormatJobName(name), " does not exist"));
   }
   return &by_uid_.at(found->second);
 }
@@ -84,7 +83,7 @@ absl::StatusOr<JobRecord> MemoryStores::Submit(const JobRecord& job, absl::Time 
   }
   if (!by_name_.emplace(std::make_pair(made.project, made.job_id), made.uid).second) {
     return absl::AlreadyExistsError(
-        absl::StrCat("projects/", made.project, "/jobs/", made.job_id, " exists already"));
+        absl::StrCat(FormatJobName({made.project, made.job_id}), " exists already"));
   }
   if (!job.request_id.empty()) by_request_[request] = made.uid;
   Write(by_uid_[made.uid], change);

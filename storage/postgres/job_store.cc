@@ -19,8 +19,7 @@ constexpr int kDeletePiece = 100000;
 constexpr int kDeleteChunksPiece = 500;
 
 absl::Status NoSuchJob(const JobName& name) {
-  return absl::NotFoundError(
-      absl::StrCat("projects/", name.project, "/jobs/", name.job_id, " does not exist"));
+  return absl::NotFoundError(absl::StrCat(FormatJobName(name), " does not exist"));
 }
 
 absl::Status CheckName(const JobName& name) {

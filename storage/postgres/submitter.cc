@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "storage/base/status.h"
+#include "storage/job_store.h"
 #include "storage/postgres/queries.inc.h"
 #include "storage/postgres/rows.h"
 #include "storage/records/change.h"
@@ -43,7 +44,7 @@ absl::StatusOr<JobRecord> FindConflictingJob(Transaction& transaction, const Job
   }
   if (!rivals.empty()) {
     return absl::AlreadyExistsError(
-        absl::StrCat("projects/", made.project, "/jobs/", made.job_id, " exists already"));
+        absl::StrCat(FormatJobName({made.project, made.job_id}), " exists already"));
   }
   return absl::UnavailableError("submit: a job of the same name was just deleted; try again");
 }
