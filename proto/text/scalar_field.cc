@@ -117,13 +117,15 @@ absl::StatusOr<bool> ParseBool(const std::string& text) {
   return Invalid(absl::StrCat(Quoted(text), " is neither true nor false"));
 }
 
-// Reflection has a Set and an Add per type; one of them is called.
+// Reflection has a Set and an Add per type; one of them is called, unless there is no value.
 template <typename Value>
-void Put(Message& message, const FieldDescriptor& field, const Value& value,
-         void (Reflection::*set)(Message*, const FieldDescriptor*, Value) const,
-         void (Reflection::*add)(Message*, const FieldDescriptor*, Value) const) {
+absl::Status Put(Message& message, const FieldDescriptor& field, absl::StatusOr<Value> value,
+                 void (Reflection::*set)(Message*, const FieldDescriptor*, Value) const,
+                 void (Reflection::*add)(Message*, const FieldDescriptor*, Value) const) {
+  TY_RETURN_IF_ERROR(value.status());
   const Reflection& reflection = *message.GetReflection();
-  (reflection.*(field.is_repeated() ? add : set))(&message, &field, value);
+  (reflection.*(field.is_repeated() ? add : set))(&message, &field, *std::move(value));
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -154,44 +156,24 @@ absl::Status AssignScalar(Message& message, const FieldDescriptor& field, const 
   }
   using R = Reflection;
   switch (field.cpp_type()) {
-    case FieldDescriptor::CPPTYPE_BOOL: {
-      TY_ASSIGN_OR_RETURN(const bool value, ParseBool(text));
-      Put(message, field, value, &R::SetBool, &R::AddBool);
-      break;
-    }
-    case FieldDescriptor::CPPTYPE_INT32: {
-      TY_ASSIGN_OR_RETURN(const int32_t value, ParseInteger<int32_t>(text));
-      Put(message, field, value, &R::SetInt32, &R::AddInt32);
-      break;
-    }
-    case FieldDescriptor::CPPTYPE_INT64: {
-      TY_ASSIGN_OR_RETURN(const int64_t value, ParseInteger<int64_t>(text));
-      Put(message, field, value, &R::SetInt64, &R::AddInt64);
-      break;
-    }
-    case FieldDescriptor::CPPTYPE_UINT64: {
-      TY_ASSIGN_OR_RETURN(const uint64_t value, ParseInteger<uint64_t>(text));
-      Put(message, field, value, &R::SetUInt64, &R::AddUInt64);
-      break;
-    }
-    case FieldDescriptor::CPPTYPE_DOUBLE: {
-      TY_ASSIGN_OR_RETURN(const double value, ParseNumber(text));
-      Put(message, field, value, &R::SetDouble, &R::AddDouble);
-      break;
-    }
-    case FieldDescriptor::CPPTYPE_ENUM: {
-      TY_ASSIGN_OR_RETURN(const EnumValueDescriptor* value, ParseEnum(*field.enum_type(), text));
-      Put(message, field, value, &R::SetEnum, &R::AddEnum);
-      break;
-    }
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return Put(message, field, ParseBool(text), &R::SetBool, &R::AddBool);
+    case FieldDescriptor::CPPTYPE_INT32:
+      return Put(message, field, ParseInteger<int32_t>(text), &R::SetInt32, &R::AddInt32);
+    case FieldDescriptor::CPPTYPE_INT64:
+      return Put(message, field, ParseInteger<int64_t>(text), &R::SetInt64, &R::AddInt64);
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return Put(message, field, ParseInteger<uint64_t>(text), &R::SetUInt64, &R::AddUInt64);
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return Put(message, field, ParseNumber(text), &R::SetDouble, &R::AddDouble);
+    case FieldDescriptor::CPPTYPE_ENUM:
+      return Put(message, field, ParseEnum(*field.enum_type(), text), &R::SetEnum, &R::AddEnum);
     case FieldDescriptor::CPPTYPE_STRING:
-      Put(message, field, text, &R::SetString, &R::AddString);
-      break;
+      return Put(message, field, absl::StatusOr<std::string>(text), &R::SetString, &R::AddString);
     default:
       return Invalid(
           absl::StrCat("a field of type ", field.type_name(), " cannot be set from YAML"));
   }
-  return absl::OkStatus();
 }
 
 }  // namespace trainyard::text
