@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,18 +19,6 @@ absl::Status DamagedColumn(absl::string_view what) {
 
 uint64_t ZigZag(uint64_t value) { return (value << 1) ^ (0 - (value >> 63)); }
 uint64_t UnZigZag(uint64_t value) { return (value >> 1) ^ (0 - (value & 1)); }
-
-uint64_t BitsOf(double value) {
-  uint64_t bits = 0;
-  std::memcpy(&bits, &value, sizeof(bits));
-  return bits;
-}
-
-double DoubleOf(uint64_t bits) {
-  double value = 0;
-  std::memcpy(&value, &bits, sizeof(value));
-  return value;
-}
 
 // Writes the most significant bit first.
 class BitWriter {
@@ -193,7 +180,7 @@ std::string EncodeDoubles(const std::vector<double>& values) {
   int window_leading = 0;
   int window_length = 0;  // 0: none yet
   for (size_t i = 0; i < values.size(); ++i) {
-    const uint64_t bits = BitsOf(values[i]);
+    const uint64_t bits = std::bit_cast<uint64_t>(values[i]);
     const uint64_t difference = bits ^ before;
     before = bits;
     if (i == 0) {
@@ -238,7 +225,7 @@ absl::StatusOr<std::vector<double>> DecodeDoubles(absl::string_view bytes, size_
     uint64_t part = 0;
     if (i == 0) {
       if (!reader.Get(64, bits)) return DamagedColumn("its first double");
-      values.push_back(DoubleOf(bits));
+      values.push_back(std::bit_cast<double>(bits));
       continue;
     }
     if (!reader.Get(1, flag)) return DamagedColumn("a double");
@@ -254,7 +241,7 @@ absl::StatusOr<std::vector<double>> DecodeDoubles(absl::string_view bytes, size_
       if (!reader.Get(static_cast<int>(length), part)) return DamagedColumn("a double");
       bits ^= part << (64 - leading - length);
     }
-    values.push_back(DoubleOf(bits));
+    values.push_back(std::bit_cast<double>(bits));
   }
   if (!reader.NearEnd()) return DamagedColumn("bytes follow its doubles");
   return values;
