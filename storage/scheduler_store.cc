@@ -12,11 +12,6 @@
 namespace trainyard {
 namespace {
 
-absl::Status CheckReason(const Reason& reason) {
-  TY_RETURN_IF_ERROR(CheckText("reason.code", reason.code));
-  return CheckText("reason.message", reason.message);
-}
-
 // Of a Placement or a Resize.
 template <typename Decision>
 absl::Status CheckRanks(const Decision& decision) {

@@ -45,12 +45,6 @@ bool AnyOver(const AttemptRecord& attempt) {
   });
 }
 
-std::vector<Placement::Rank> RanksOf(const AttemptRecord& attempt) {
-  std::vector<Placement::Rank> ranks;
-  for (const RankRecord& rank : attempt.ranks) ranks.push_back({rank.node, rank.slots});
-  return ranks;
-}
-
 std::string Change(const AttemptRecord& attempt, size_t slots) {
   return absl::StrCat("resized ", attempt.ranks.size(), " -> ", slots, ": ");
 }
@@ -82,7 +76,7 @@ std::optional<Resize> StayElsewhere(const JobRecord& job, const AttemptRecord& a
                                     const std::set<std::string>& nodes,
                                     const PlannerOptions& options) {
   if (job.state != JobState::kRunning || AnyOver(attempt)) return std::nullopt;
-  std::vector<Placement::Rank> left = RanksOf(attempt);
+  std::vector<Placement::Rank> left = SlotsOf(attempt);
   std::string away;
   std::erase_if(left, [&](const Placement::Rank& rank) {
     if (nodes.count(rank.node) == 0) return false;
@@ -168,7 +162,7 @@ void Elastic::FindGangs(const Cluster& cluster) {
       continue;
     }
     Gang& gang =
-        gangs_.emplace_back(Gang{.job = job, .attempt = attempt, .ranks = RanksOf(*attempt)});
+        gangs_.emplace_back(Gang{.job = job, .attempt = attempt, .ranks = SlotsOf(*attempt)});
     const auto known = decided.find(job->uid);
     if (known == decided.end()) continue;
     gang.decision = known->second;
@@ -196,7 +190,7 @@ void Elastic::LookAhead(const Cluster& cluster) {
   // Of gangs that leave a drained node, what they do not go on with.
   for (const Gang& gang : gangs_) {
     if (!gang.decision.has_value()) continue;
-    for (const Placement::Rank& rank : RanksOf(*gang.attempt)) {
+    for (const Placement::Rank& rank : SlotsOf(*gang.attempt)) {
       if (std::find(gang.ranks.begin(), gang.ranks.end(), rank) != gang.ranks.end()) continue;
       for (const int slot : rank.slots) ahead_->SetTaken(rank.node, slot, false);
     }

@@ -1,7 +1,6 @@
 #include "server/scheduler/explain.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -99,17 +98,11 @@ void DescribeSlots(const JobRecord& job, const AttemptRecord& attempt,
 }
 
 std::string DescribeAttempt(const AttemptRecord& attempt, int group) {
-  std::set<std::string> nodes;
-  std::vector<Placement::Rank> ranks;
-  for (const RankRecord& rank : attempt.ranks) {
-    nodes.insert(rank.node);
-    ranks.push_back({rank.node, rank.slots});
-  }
   std::string text = absl::StrCat(
       "attempt ", attempt.attempt, ": placed at ", Time(attempt.create_time), " on ",
       attempt.ranks.size() == 1 ? "" : absl::StrCat(attempt.ranks.size(), " slots of "),
-      absl::StrJoin(nodes, ", "), " from step ", attempt.restore_step);
-  if (const std::string over = DescribeGroupsOverNodes(ranks, group); !over.empty()) {
+      absl::StrJoin(NodesOf(attempt), ", "), " from step ", attempt.restore_step);
+  if (const std::string over = DescribeGroupsOverNodes(SlotsOf(attempt), group); !over.empty()) {
     absl::StrAppend(&text, "; ", over);
   }
   const RankRecord* first = nullptr;

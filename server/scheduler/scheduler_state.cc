@@ -242,10 +242,7 @@ bool SchedulerState::AnyLeaseIsOver() const {
 const SlotTable& SchedulerState::Slots(const std::vector<const NodeRecord*>& nodes) {
   std::vector<bool> take_work;
   take_work.reserve(nodes.size());
-  for (const NodeRecord* node : nodes) {
-    take_work.push_back(node->reachable && node->lease_end > now() && !node->draining &&
-                        CordonReason(*node).empty());
-  }
+  for (const NodeRecord* node : nodes) take_work.push_back(TakesWorkNow(*node, now()));
   if (!slots_.has_value() || take_work != take_work_) {
     slots_.emplace(nodes, held_, now());
     take_work_ = std::move(take_work);

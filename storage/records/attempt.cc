@@ -35,11 +35,6 @@ int CountOutcome(const AttemptRecord& attempt, RankOutcome outcome) {
                     [outcome](const RankRecord& rank) { return rank.outcome == outcome; }));
 }
 
-bool AllOver(const AttemptRecord& attempt) {
-  return std::all_of(attempt.ranks.begin(), attempt.ranks.end(),
-                     [](const RankRecord& rank) { return IsOver(rank.state); });
-}
-
 // Whether no rank is ASSIGNED any more: each has restored, or is over.
 bool AllRanksRestored(const AttemptRecord& attempt) {
   return std::none_of(attempt.ranks.begin(), attempt.ranks.end(),
@@ -188,6 +183,11 @@ bool AnyLost(const AttemptRecord& attempt) {
                      [](const RankRecord& rank) { return rank.state == RankState::kLost; });
 }
 
+bool AllOver(const AttemptRecord& attempt) {
+  return std::all_of(attempt.ranks.begin(), attempt.ranks.end(),
+                     [](const RankRecord& rank) { return IsOver(rank.state); });
+}
+
 bool MayRejoin(const JobRecord& job, const AttemptRecord& attempt, const AgentIdentity& agent,
                const std::vector<RunningRank>& running) {
   if (job.state != JobState::kQueued || attempt.attempt != job.attempt) return false;
@@ -256,6 +256,12 @@ std::vector<std::string> NodesOf(const AttemptRecord& attempt) {
   std::set<std::string> nodes;
   for (const RankRecord& rank : attempt.ranks) nodes.insert(rank.node);
   return {nodes.begin(), nodes.end()};
+}
+
+std::vector<RankSlots> SlotsOf(const AttemptRecord& attempt) {
+  std::vector<RankSlots> slots;
+  for (const RankRecord& rank : attempt.ranks) slots.push_back({rank.node, rank.slots});
+  return slots;
 }
 
 Reason RunningFrom(int64_t step) {

@@ -117,6 +117,7 @@ struct AttemptRecord {
 };
 
 bool AnyLost(const AttemptRecord& attempt);  // whether any of its ranks is LOST
+bool AllOver(const AttemptRecord& attempt);  // whether all of its ranks are over
 
 // A rank whose process runs, as its agent says.
 struct RunningRank {
@@ -146,6 +147,8 @@ class DesiredStateKey {
 
 // The nodes of its ranks, each once, by name.
 std::vector<std::string> NodesOf(const AttemptRecord& attempt);
+// What its ranks have, by rank.
+std::vector<RankSlots> SlotsOf(const AttemptRecord& attempt);
 
 // The failure of a rank whose node was lost. A rank with the outcome kLost but without this failure
 // fenced itself: its agent heard nothing from the server for too long, which says nothing about the

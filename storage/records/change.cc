@@ -24,11 +24,6 @@ absl::Status Forbidden(const JobRecord& job, absl::string_view what) {
       absl::StrCat("job ", job.job_id, " is ", JobStateName(job.state), " and cannot be ", what));
 }
 
-absl::Status CheckReason(const Reason& reason) {
-  TY_RETURN_IF_ERROR(CheckText("reason.code", reason.code));
-  return CheckText("reason.message", reason.message);
-}
-
 absl::Status CheckSubmission(const JobRecord& job) {
   TY_RETURN_IF_ERROR(CheckText("uid", job.uid));
   TY_RETURN_IF_ERROR(CheckText("project", job.project));

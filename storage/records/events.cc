@@ -477,9 +477,7 @@ AttemptChange RejoinRanks(const JobRecord& job, const AttemptRecord& attempt, ab
 
 JobChange EndCancelled(const JobRecord& job, const AttemptRecord& attempt, absl::Time now) {
   JobChange change{.job = job};
-  const bool over = std::all_of(attempt.ranks.begin(), attempt.ranks.end(),
-                                [](const RankRecord& rank) { return IsOver(rank.state); });
-  if (job.state != JobState::kCancelling || !over) return change;
+  if (job.state != JobState::kCancelling || !AllOver(attempt)) return change;
   MoveJob(change, JobTrigger::kRanksGone, job.reason, now);
   return change;
 }

@@ -123,4 +123,8 @@ bool TakesWork(const NodeRecord& node, const std::vector<int>& slots) {
   });
 }
 
+bool TakesWorkNow(const NodeRecord& node, absl::Time now) {
+  return node.reachable && node.lease_end > now && !node.draining && CordonReason(node).empty();
+}
+
 }  // namespace trainyard

@@ -126,4 +126,8 @@ const LostRank* LostRankOn(const NodeRecord& node, int slot);
 // judges that before it decides.
 bool TakesWork(const NodeRecord& node, const std::vector<int>& slots);
 
+// Whether the node as a whole takes new ranks at `now`: it is reachable within its lease, and
+// neither draining nor cordoned.
+bool TakesWorkNow(const NodeRecord& node, absl::Time now);
+
 }  // namespace trainyard

@@ -20,10 +20,6 @@ bool IsOfTheNode(const RankRecord& rank) {
          (category == "DEVICE" || category == "STORAGE" || category == kStartCategory);
 }
 
-bool TakesWorkNow(const NodeRecord& node, absl::Time now) {
-  return node.reachable && node.lease_end > now && !node.draining && CordonReason(node).empty();
-}
-
 std::vector<NodeFailure> FailuresThatCount(const NodeRecord& node, absl::Time now) {
   std::vector<NodeFailure> counting;
   for (const NodeFailure& failure : node.failures) {

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "storage/base/printable.h"
+#include "storage/base/status.h"
 
 namespace trainyard {
 namespace {
@@ -24,6 +25,11 @@ absl::Status CheckText(absl::string_view field, absl::string_view text) {
     at += bytes;
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckReason(const Reason& reason) {
+  TY_RETURN_IF_ERROR(CheckText("reason.code", reason.code));
+  return CheckText("reason.message", reason.message);
 }
 
 std::string CleanText(absl::string_view text, size_t limit) {
