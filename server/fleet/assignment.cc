@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "storage/base/digest.h"
 #include "storage/base/status.h"
@@ -105,9 +106,7 @@ std::string DesiredFingerprint(const std::vector<DesiredRank>& desired) {
                                  rank.suspend ? absl::ToUnixMillis(rank.suspend_deadline) : 0));
   }
   std::sort(parts.begin(), parts.end());
-  std::string fingerprint;
-  for (const std::string& part : parts) absl::StrAppend(&fingerprint, part, "\n");
-  return fingerprint;
+  return absl::StrJoin(parts, "\n");
 }
 
 }  // namespace trainyard

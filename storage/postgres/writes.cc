@@ -14,13 +14,6 @@ namespace {
 
 constexpr int kMostMoves = 8;  // of a job between live and ended while its lock is waited for
 
-// Rows of the table `feed` as columns, for one statement over any number of rows.
-struct FeedColumns {
-  std::vector<std::string> uids;
-  std::vector<int64_t> sequences, created, times, attempts;
-  std::vector<std::string> kinds, bodies;
-};
-
 }  // namespace
 
 int64_t ItemsIn(const std::vector<FeedRecord>& feed) {
@@ -38,7 +31,8 @@ absl::Status CompactIfEnded(Transaction& transaction, const JobRecord& before,
 }
 
 absl::Status WriteFeeds(Transaction& transaction, const std::vector<NewFeedItems>& feeds) {
-  FeedColumns rows;
+  std::vector<std::string> uids, kinds, bodies;
+  std::vector<int64_t> sequences, created, times, attempts;
   std::map<std::string, MetricBlock> metrics;  // by job
   for (const NewFeedItems& feed : feeds) {
     int64_t sequence = feed.first_sequence;
@@ -59,18 +53,17 @@ absl::Status WriteFeeds(Transaction& transaction, const std::vector<NewFeedItems
       others.emplace_back(item).sequence = sequence++;
     }
     for (FeedRow& row : FeedRowsOf(others)) {
-      rows.uids.push_back(feed.job_uid);
-      rows.sequences.push_back(row.sequence);
-      rows.created.push_back(absl::ToUnixMicros(feed.create_time));
-      rows.times.push_back(absl::ToUnixMicros(row.time));
-      rows.attempts.push_back(row.attempt);
-      rows.kinds.push_back(std::move(row.kind));
-      rows.bodies.push_back(std::move(row.body));
+      uids.push_back(feed.job_uid);
+      sequences.push_back(row.sequence);
+      created.push_back(absl::ToUnixMicros(feed.create_time));
+      times.push_back(absl::ToUnixMicros(row.time));
+      attempts.push_back(row.attempt);
+      kinds.push_back(std::move(row.kind));
+      bodies.push_back(std::move(row.body));
     }
   }
-  if (!rows.sequences.empty()) {
-    transaction.Run(kInsertFeed, Params(rows.uids, rows.sequences, rows.created, rows.times,
-                                        rows.attempts, rows.kinds, rows.bodies));
+  if (!sequences.empty()) {
+    transaction.Run(kInsertFeed, Params(uids, sequences, created, times, attempts, kinds, bodies));
   }
   return WriteMetrics(transaction, metrics);
 }
