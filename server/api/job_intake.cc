@@ -1,7 +1,6 @@
 #include "server/api/job_intake.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <map>
 #include <utility>
@@ -97,10 +96,6 @@ v1::JobSpec WithoutAuto(const JobRecord& job) {
   TY_CHECK(spec.ParseFromString(job.spec), "a spec that was just serialized");
   spec.mutable_parallel()->clear_auto_();
   return spec;
-}
-
-SteadyTime In(absl::Duration duration) {
-  return std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(duration);
 }
 
 // A caller that has hung up, or whose deadline is over, may send the call again: nothing is written
@@ -238,7 +233,7 @@ absl::StatusOr<SlotRange> JobIntake::CheckRange(const v1::ResizeJobRequest& requ
   resized.spec = spec.SerializeAsString();
   resized.min_slots = range.min_slots;
   resized.max_slots = range.max_slots;
-  const Plan plan = MakePlan(std::move(resized), In(kLongestPlanning));
+  const Plan plan = MakePlan(std::move(resized), FromNow(kLongestPlanning));
   TY_RETURN_IF_ERROR(plan.sizing.status());
   TY_RETURN_IF_ERROR(plan.fits);
   range.bytes_per_slot = plan.sizing->summary.bytes_per_slot();
@@ -248,7 +243,7 @@ absl::StatusOr<SlotRange> JobIntake::CheckRange(const v1::ResizeJobRequest& requ
 absl::Status JobIntake::PlanLayouts(const v1::PlanLayoutsRequest& request,
                                     const std::string& creator, const Gone& gone,
                                     v1::PlanLayoutsResponse* response) {
-  const SteadyTime until = In(kLongestPlanning);
+  const SteadyTime until = FromNow(kLongestPlanning);
   TY_RETURN_IF_ERROR(CheckRate("slot_flops_per_second", request.slot_flops_per_second()));
   TY_RETURN_IF_ERROR(CheckRate("link_bytes_per_second", request.link_bytes_per_second()));
   v1::SubmitJobRequest submission;
@@ -294,7 +289,7 @@ absl::StatusOr<v1::Job> JobIntake::Submit(const v1::SubmitJobRequest& request,
                                           const std::string& creator, const Gone& gone) {
   Row row{.request = &request};
   TY_ASSIGN_OR_RETURN(row.job, CheckSubmission(request, request.parent(), creator));
-  TY_RETURN_IF_ERROR(PlanRow(row, MakeRowPlan(row, In(kLongestPlanning), gone)));
+  TY_RETURN_IF_ERROR(PlanRow(row, MakeRowPlan(row, FromNow(kLongestPlanning), gone)));
   JobRecord& job = row.job;
   if (request.validate_only()) return AsIfSubmitted(std::move(job));
   if (gone()) return CallerGone();
@@ -394,7 +389,7 @@ JobIntake::Plan JobIntake::MakeRowPlan(const Row& row, SteadyTime until, const G
 }
 
 void JobIntake::PlanBatch(std::vector<Row>& rows, const Gone& gone) {
-  const SteadyTime until = In(kLongestBatchPlanning);
+  const SteadyTime until = FromNow(kLongestBatchPlanning);
   std::map<std::string, Plan> plans;  // by spec
   for (Row& row : rows) {
     if (row.refused) continue;

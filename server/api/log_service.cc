@@ -16,7 +16,6 @@
 namespace trainyard {
 namespace {
 
-constexpr int64_t kNormalBytes = 64 << 10;
 constexpr int64_t kMostBytes = 16 << 20;
 
 absl::Status CheckRequest(const v1::TailLogsRequest& request) {
@@ -45,7 +44,7 @@ class LogStream final : public WriteStream<v1::TailLogsResponse>, public LogSink
       return b.stores.fleet().FindRank(job.uid, request.attempt(), request.rank());
     };
     LogTailOptions options{.follow = request.follow()};
-    options.last_bytes = request.last_bytes() == 0 ? kNormalBytes : request.last_bytes();
+    if (request.last_bytes() > 0) options.last_bytes = request.last_bytes();
     auto* stream = new LogStream(context);  // deletes itself in OnDone
     stream->tail_ = std::make_shared<LogTail>(b.pool, b.fleet, std::move(open), options, *stream);
     const std::shared_ptr<LogTail> tail = stream->tail_;  // the stream may end at once

@@ -125,18 +125,11 @@ class MetricService final : public v1::MetricService::CallbackService {
  private:
   static absl::StatusOr<JobStore::MetricQuery> CheckQuery(const v1::QueryMetricsRequest& request) {
     JobStore::MetricQuery query;
-    switch (request.split()) {
-      case v1::MetricPoint::SPLIT_UNSPECIFIED:
-        break;
-      case v1::MetricPoint::TRAIN:
-        query.validation = false;
-        break;
-      case v1::MetricPoint::VALIDATION:
-        query.train = false;
-        break;
-      default:
-        return FieldError("split", request.split(), "TRAIN, VALIDATION or nothing");
+    if (!v1::MetricPoint::Split_IsValid(request.split())) {
+      return FieldError("split", request.split(), "TRAIN, VALIDATION or nothing");
     }
+    query.train = request.split() != v1::MetricPoint::VALIDATION;
+    query.validation = request.split() != v1::MetricPoint::TRAIN;
     if (request.from_step() < 0) return FieldError("from_step", request.from_step(), "at least 0");
     if (request.to_step() < 0 ||
         (request.to_step() > 0 && request.to_step() < request.from_step())) {

@@ -1,5 +1,7 @@
 #include "server/fleet/decode_checks.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace trainyard {
@@ -37,9 +39,7 @@ std::string Readable(absl::string_view text) {
     text = text.substr(0, end);
   }
   std::string readable(text);
-  for (char& c : readable) {
-    if (c == '\0') c = '?';
-  }
+  std::replace(readable.begin(), readable.end(), '\0', '?');
   return readable;
 }
 

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "executor/plan/spec/facts.h"
 #include "trainyard/sizing/sizer.pb.h"
 
@@ -20,6 +21,10 @@ namespace trainyard {
 inline constexpr uint64_t kLargestFrame = uint64_t{4} << 20;
 
 using SteadyTime = std::chrono::steady_clock::time_point;
+
+inline SteadyTime FromNow(absl::Duration duration) {
+  return std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(duration);
+}
 
 // kUnavailable: the other end is gone, or sent what is no message of this build.
 // kDeadlineExceeded: `deadline` has passed.

@@ -119,8 +119,7 @@ Sizer::Sizer(const SizerOptions& options, const std::string& name, FileDescripto
       cache_(options.cache_bytes) {}
 
 SteadyTime Sizer::AtMost(SteadyTime until) const {
-  return std::min(until,
-                  std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(options_.longest));
+  return std::min(until, FromNow(options_.longest));
 }
 
 absl::StatusOr<sizing::Answer> Sizer::AskHelpers(SizerLane& first, const sizing::Question& question,
@@ -182,8 +181,7 @@ absl::StatusOr<std::string> Sizer::WhatFits(const std::string& spec, const plan:
   question.set_spec(spec);
   *question.mutable_what_fits()->mutable_facts() = ToMessage(facts);
   question.mutable_what_fits()->set_slot_bytes(slot_bytes);
-  const SteadyTime soon =
-      std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(kLongestAdvice);
+  const SteadyTime soon = FromNow(kLongestAdvice);
   TY_ASSIGN_OR_RETURN(SizerProcess::Outcome told,
                       planning_.Ask(question, std::min(AtMost(until), soon)));
   if (told.end != End::kAnswered) return Busy();

@@ -161,8 +161,7 @@ absl::Status SizerProcess::Exchange(const sizing::Question& question, SteadyTime
 
 SizerProcess::Outcome SizerProcess::Ask(const sizing::Question& question, SteadyTime until) {
   Outcome outcome;
-  const SteadyTime deadline =
-      std::min(until, std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(limits_.time));
+  const SteadyTime deadline = std::min(until, FromNow(limits_.time));
   const absl::Status answered = Exchange(question, deadline, outcome);
   const bool other = answered.ok() && outcome.answer.ok() && !Answers(question, *outcome.answer);
   if (answered.ok() && !other) return outcome;
