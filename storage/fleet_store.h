@@ -8,7 +8,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "storage/base/status.h"
 #include "storage/records/attempt.h"
 #include "storage/records/feed.h"
 #include "storage/records/node.h"
@@ -109,12 +108,6 @@ class FleetStore {
   // others.
   virtual std::vector<absl::Status> RenewLeases(const std::vector<LeaseRenewal>& renewals) = 0;
 
-  // RenewLeases for one lease.
-  absl::Status RenewLease(const std::string& node, const std::string& incarnation,
-                          absl::Duration lease, const NodeReport& report) {
-    return RenewLeases({{node, incarnation, lease, report}})[0];
-  }
-
   // All ranks of this node to which `agent` has the claim and that should be alive (DesiredStateOf
   // in records/attempt.h): job STARTING, RUNNING or SUSPENDING within its deadline, and no rank of
   // the attempt failed. kAborted: the lease of its session is over.
@@ -127,10 +120,6 @@ class FleetStore {
   // kInvalidArgument. A metric that the current series already has (same step and split) is
   // dropped.
   virtual absl::StatusOr<AppendResult> AppendEvents(const RankEvents& report) = 0;
-  absl::StatusOr<AppendResult> AppendEvents(const AgentIdentity& agent, const RankId& rank,
-                                            const std::vector<RankEventRecord>& events) {
-    return AppendEvents(RankEvents{.agent = agent, .rank = rank, .events = events});
-  }
 
   // Does AppendEvents for each entry of `group`, in this order, with as few commits as the store
   // can. Each entry gets its own answer, and one that is refused or fenced does not affect the
@@ -161,12 +150,6 @@ class FleetStore {
   // The ranks of the node that are not GONE. It costs little compared with ReadDesired, because
   // agents' heartbeats ask for it.
   virtual absl::StatusOr<NodeRanks> ReadRanks(const std::string& node) = 0;
-  absl::StatusOr<std::vector<RankId>> ListRanks(const std::string& node) {
-    TY_ASSIGN_OR_RETURN(const NodeRanks read, ReadRanks(node));
-    std::vector<RankId> ids;
-    for (const HeldRank& rank : read.ranks) ids.push_back(rank.id);
-    return ids;
-  }
 
   virtual absl::StatusOr<std::vector<NodeRecord>> ListNodes() = 0;
   virtual absl::StatusOr<NodeRecord> SetDraining(const std::string& node, bool draining) = 0;

@@ -172,9 +172,6 @@ class SchedulerStore {
   // once: that process has ended, or is refused by its epoch at its next write.
   virtual absl::StatusOr<LeaderLease> Lead(const std::string& holder, absl::Duration lease,
                                            std::optional<int64_t> stale_beat) = 0;
-  absl::StatusOr<LeaderLease> Lead(const std::string& holder, absl::Duration lease) {
-    return Lead(holder, lease, std::nullopt);
-  }
   virtual absl::Status StandDown(const std::string& holder) = 0;
 
   virtual absl::StatusOr<SchedulerSnapshot> ReadSnapshot() = 0;

@@ -84,7 +84,6 @@ class MemoryStores : public Stores,
   absl::StatusOr<NodeRecord> RegisterNode(const NodeRecord& node, absl::Duration lease) override;
   std::vector<absl::Status> RenewLeases(const std::vector<LeaseRenewal>& renewals) override;
   absl::StatusOr<std::vector<DesiredRank>> ReadDesired(const AgentIdentity& agent) override;
-  using FleetStore::AppendEvents;
   absl::StatusOr<AppendResult> AppendEvents(const RankEvents& report) override;
   absl::StatusOr<bool> ReportAbsent(const AgentIdentity& agent,
                                     const std::vector<RankId>& ranks) override;
@@ -98,7 +97,6 @@ class MemoryStores : public Stores,
   absl::StatusOr<std::vector<AttemptRecord>> ListAttempts(const std::string& job_uid) override;
 
   // SchedulerStore
-  using SchedulerStore::Lead;
   absl::StatusOr<LeaderRecord> ReadLeader() override;
   absl::StatusOr<LeaderLease> Lead(const std::string& holder, absl::Duration lease,
                                    std::optional<int64_t> stale_beat) override;

@@ -18,7 +18,6 @@ class PostgresFleetStore : public FleetStore {
   absl::StatusOr<NodeRecord> RegisterNode(const NodeRecord& node, absl::Duration lease) override;
   std::vector<absl::Status> RenewLeases(const std::vector<LeaseRenewal>& renewals) override;
   absl::StatusOr<std::vector<DesiredRank>> ReadDesired(const AgentIdentity& agent) override;
-  using FleetStore::AppendEvents;
   absl::StatusOr<AppendResult> AppendEvents(const RankEvents& report) override;
   std::vector<absl::StatusOr<AppendResult>> AppendGroup(
       const std::vector<RankEvents>& group) override;

@@ -15,7 +15,6 @@ class PostgresSchedulerStore : public SchedulerStore {
   PostgresSchedulerStore(Database& database, Database& leases)
       : database_(database), leases_(leases) {}
 
-  using SchedulerStore::Lead;
   absl::StatusOr<LeaderRecord> ReadLeader() override;
   absl::StatusOr<LeaderLease> Lead(const std::string& holder, absl::Duration lease,
                                    std::optional<int64_t> stale_beat) override;

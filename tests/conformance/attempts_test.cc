@@ -114,16 +114,16 @@ TEST_P(StoreSuite, EventsAreTakenOnceAndWithoutGap) {
   EventWriter& writer = Writer(job);
   const std::vector<RankEventRecord> batch = writer.Train(1).Train(2).Train(3).Take();
   const RankId rank{job.uid, 1, 0};
-  ASSERT_OK(fleet().AppendEvents("n1", rank, batch).status());
-  const auto again = fleet().AppendEvents("n1", rank, batch);
+  ASSERT_OK(fleet().AppendEvents({"n1", rank, batch}).status());
+  const auto again = fleet().AppendEvents({"n1", rank, batch});
   ASSERT_OK(again.status());
   EXPECT_EQ(again->acked_sequence, 5);
   EXPECT_FALSE(again->fenced);
   std::vector<RankEventRecord> overlapping = batch;
   for (const RankEventRecord& event : writer.Train(4).Take()) overlapping.push_back(event);
-  EXPECT_EQ(fleet().AppendEvents("n1", rank, overlapping)->acked_sequence, 6);
+  EXPECT_EQ(fleet().AppendEvents({"n1", rank, overlapping})->acked_sequence, 6);
   const std::vector<RankEventRecord> gap = {writer.Train(5).Train(6).Take().back()};
-  const absl::Status status = fleet().AppendEvents("n1", rank, gap).status();
+  const absl::Status status = fleet().AppendEvents({"n1", rank, gap}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(status.message().find("expected 7"), absl::string_view::npos);
   EXPECT_EQ(jobs().ReadMetrics(job.uid, kAll)->size(), 4u);
@@ -137,10 +137,10 @@ TEST_P(StoreSuite, OnlyRankZeroReportsMetricsAndCheckpoints) {
   const JobRecord job = Get("a");
   const RankId rank{job.uid, 1, 1};
   EventWriter metric;
-  EXPECT_EQ(fleet().AppendEvents("n1", rank, metric.Train(1).Take()).status().code(),
+  EXPECT_EQ(fleet().AppendEvents({"n1", rank, metric.Train(1).Take()}).status().code(),
             absl::StatusCode::kInvalidArgument);
   EventWriter checkpoint;
-  EXPECT_EQ(fleet().AppendEvents("n1", rank, checkpoint.Checkpoint(1).Take()).status().code(),
+  EXPECT_EQ(fleet().AppendEvents({"n1", rank, checkpoint.Checkpoint(1).Take()}).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
@@ -155,9 +155,9 @@ TEST_P(StoreSuite, StaleAttemptCannotAppendMetrics) {
   backend_->Pass(absl::Seconds(5));
   Run("a", {"n1"});
   EXPECT_TRUE(Append(first, 0, "n1", stale.Train(3)).fenced);
-  EXPECT_TRUE(fleet().AppendEvents("n2", {first.uid, 2, 0}, {})->fenced);  // not its node
-  EXPECT_TRUE(fleet().AppendEvents("n1", {first.uid, 2, 7}, {})->fenced);  // no such rank
-  EXPECT_TRUE(fleet().AppendEvents("n1", {"no such job", 1, 0}, {})->fenced);
+  EXPECT_TRUE(fleet().AppendEvents({"n2", {first.uid, 2, 0}, {}})->fenced);  // not its node
+  EXPECT_TRUE(fleet().AppendEvents({"n1", {first.uid, 2, 7}, {}})->fenced);  // no such rank
+  EXPECT_TRUE(fleet().AppendEvents({"n1", {"no such job", 1, 0}, {}})->fenced);
   EXPECT_EQ(jobs().ReadMetrics(first.uid, kAll)->size(), 1u);
 }
 
@@ -503,7 +503,7 @@ TEST_P(StoreSuite, PauseBeforeTheRanksMetStopsThem) {
   EXPECT_TRUE(fleet().ReadDesired("n1")->empty());
   EXPECT_TRUE(*fleet().ReportAbsent("n1", {{job.uid, 1, 0}}));
   EXPECT_EQ(Get("a").state, JobState::kSuspended);
-  EXPECT_TRUE(fleet().ListRanks("n1")->empty());
+  EXPECT_TRUE(ListRanks(fleet(), "n1")->empty());
 }
 
 TEST_P(StoreSuite, ResumeWhileSuspendingGoesBackToTheQueueAndPauseAgainHolds) {
@@ -528,7 +528,7 @@ TEST_P(StoreSuite, CancelEndsOnceTheProcessIsGone) {
   const JobRecord job = Run("a", {"n1"});
   EXPECT_EQ(jobs().Cancel({"default", "a"}, 0, kUser)->state, JobState::kCancelling);
   EXPECT_TRUE(fleet().ReadDesired("n1")->empty());
-  EXPECT_EQ(fleet().ListRanks("n1")->size(), 1u);
+  EXPECT_EQ(ListRanks(fleet(), "n1")->size(), 1u);
   EXPECT_EQ(jobs().Resume({"default", "a"}, 0, kUser).status().code(),
             absl::StatusCode::kFailedPrecondition);
   Append(job, 0, "n1", Writer(job).Exited(0, 9));

@@ -78,13 +78,13 @@ TEST_P(Changes, FoldedAreWhatTheSnapshotShows) {
   ExpectTheSnapshot("placed");
   const JobRecord placed = Get("gang");
   EventWriter first, second;
-  ASSERT_OK(fleet().AppendEvents("n1", {gang.uid, 1, 0}, first.Restored(0).Take()).status());
+  ASSERT_OK(fleet().AppendEvents({"n1", {gang.uid, 1, 0}, first.Restored(0).Take()}).status());
   ExpectTheSnapshot("one rank restored");
-  ASSERT_OK(fleet().AppendEvents("n2", {gang.uid, 1, 1}, second.Restored(0).Take()).status());
+  ASSERT_OK(fleet().AppendEvents({"n2", {gang.uid, 1, 1}, second.Restored(0).Take()}).status());
   ExpectTheSnapshot("both restored");
-  ASSERT_OK(fleet().AppendEvents("n2", {gang.uid, 1, 1}, second.Exited(1).Take()).status());
+  ASSERT_OK(fleet().AppendEvents({"n2", {gang.uid, 1, 1}, second.Exited(1).Take()}).status());
   ExpectTheSnapshot("one rank gone");
-  ASSERT_OK(fleet().AppendEvents("n1", {gang.uid, 1, 0}, first.Exited(1).Take()).status());
+  ASSERT_OK(fleet().AppendEvents({"n1", {gang.uid, 1, 0}, first.Exited(1).Take()}).status());
   ExpectTheSnapshot("back in the queue, or failed");
   ASSERT_OK(fleet().SetDraining("n2", true).status());
   ExpectTheSnapshot("draining");

@@ -34,7 +34,7 @@ class ChunkTest : public ::testing::Test {
 
   // Places the job and lets its rank report where it goes on from.
   void Place() {
-    const auto lease = stores_->scheduler().Lead("leader", absl::Hours(1));
+    const auto lease = stores_->scheduler().Lead("leader", absl::Hours(1), std::nullopt);
     ASSERT_OK(lease.status());
     const auto job = stores_->jobs().Get({"default", "a"});
     ASSERT_OK(job.status());
@@ -53,7 +53,7 @@ class ChunkTest : public ::testing::Test {
     RankEventRecord event{
         .sequence = sequence_ + 1, .time = absl::UnixEpoch(), .what = std::move(what)};
     sequence_ = LastSequenceOf(event);
-    const auto stored = stores_->fleet().AppendEvents("n1", rank_, {event});
+    const auto stored = stores_->fleet().AppendEvents({"n1", rank_, {event}});
     ASSERT_OK(stored.status());
     ASSERT_EQ(stored->acked_sequence, sequence_);
   }

@@ -122,7 +122,7 @@ TEST_P(ClaimSuite, SlotOfALostRankIsTakenUntilItsAgentSaysThatItIsGone) {
   EXPECT_TRUE(fleet().ReadDesired(kAgent)->empty()) << "a lost rank is not started again";
   ASSERT_EQ(fleet().ListNodes()->at(0).lost_ranks.size(), 1u);
   ASSERT_EQ(Place(Get("a"), {"n1"}, {1}), 1) << "the other slots are free";
-  EXPECT_EQ(fleet().ListRanks("n1")->size(), 2u);
+  EXPECT_EQ(ListRanks(fleet(), "n1")->size(), 2u);
 
   const ChangePosition before = scheduler().ReadChanges("", false)->position;
   EXPECT_TRUE(*fleet().ReportAbsent(kAgent, {{job.uid, 1, 0}}));
@@ -372,13 +372,13 @@ TEST_P(ClaimSuite, LostRankOutlivesTheRecordOfItsJob) {
   RegisterAs(kAgent);
   Submit("b");
   EXPECT_EQ(Place(Get("b"), {"n1"}), 0);
-  ASSERT_EQ(fleet().ListRanks("n1")->size(), 1u);
+  ASSERT_EQ(ListRanks(fleet(), "n1")->size(), 1u);
   const ChangePosition before = scheduler().ReadChanges("", false)->position;
-  EXPECT_TRUE(*fleet().ReportAbsent(kAgent, *fleet().ListRanks("n1")));
+  EXPECT_TRUE(*fleet().ReportAbsent(kAgent, *ListRanks(fleet(), "n1")));
   const auto changes = scheduler().ReadChanges(before, false);
   ASSERT_EQ(changes->nodes.size(), 1u) << "the leader is told";
   EXPECT_TRUE(changes->nodes[0].lost_ranks.empty());
-  EXPECT_TRUE(fleet().ListRanks("n1")->empty());
+  EXPECT_TRUE(ListRanks(fleet(), "n1")->empty());
   EXPECT_EQ(Place(Get("b"), {"n1"}), 1);
 }
 

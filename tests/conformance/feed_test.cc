@@ -181,11 +181,11 @@ class FeedRows : public ::testing::Test {
   std::string LiveAtOnce(const JobRecord& submitted, EventWriter events) {
     const auto job = stores_->jobs().Submit(submitted);
     EXPECT_OK(job.status());
-    const auto lease = stores_->scheduler().Lead("leader", absl::Hours(1));
+    const auto lease = stores_->scheduler().Lead("leader", absl::Hours(1), std::nullopt);
     EXPECT_OK(lease.status());
     const Placement placement{.job_uid = job->uid, .job_version = 1, .ranks = {{"n1", {0}}}};
     EXPECT_OK(stores_->scheduler().Apply(lease->epoch, {.placements = {placement}}).status());
-    EXPECT_OK(stores_->fleet().AppendEvents("n1", {job->uid, 1, 0}, events.Take()).status());
+    EXPECT_OK(stores_->fleet().AppendEvents({"n1", {job->uid, 1, 0}, events.Take()}).status());
     return job->uid;
   }
 

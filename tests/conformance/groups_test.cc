@@ -147,7 +147,7 @@ TEST_P(Groups, EventsOfManyRanksAreStoredOnceEach) {
     EXPECT_NE(fleet().ListAttempts(job.uid)->at(0).end_time, absl::InfinitePast());
     ExpectGaplessFeed(job.uid);
   }
-  EXPECT_TRUE(fleet().ListRanks("n1")->empty());
+  EXPECT_TRUE(ListRanks(fleet(), "n1")->empty());
   // Their slots are free again.
   Submit("next");
   EXPECT_EQ(Place(Get("next"), {"n1"}, {0}), 1);

@@ -179,7 +179,7 @@ TEST_P(HealthSuite, WhatANodeTellsIsThatOfItsLastHeartbeat) {
                     .memory_total_bytes = int64_t{4} << 40,
                     .failed_starts = 5,
                     .failed_writes = 6};
-  ASSERT_OK(fleet().RenewLease("n1", "i1", absl::Seconds(10), report));
+  ASSERT_OK(RenewLease(fleet(), "n1", "i1", absl::Seconds(10), report));
   const NodeReport told = Node("n1").report;
   EXPECT_EQ(told.disk_total_bytes, 2);
   EXPECT_EQ(told.state_dir, "/var/\"x\"");
@@ -187,7 +187,7 @@ TEST_P(HealthSuite, WhatANodeTellsIsThatOfItsLastHeartbeat) {
   EXPECT_EQ(told.memory_total_bytes, int64_t{4} << 40);
   EXPECT_EQ(told.failed_starts, 5);
   EXPECT_EQ(told.failed_writes, 6);
-  ASSERT_OK(fleet().RenewLease("n1", "i1", absl::Seconds(10), {}));
+  ASSERT_OK(RenewLease(fleet(), "n1", "i1", absl::Seconds(10), {}));
   EXPECT_FALSE(Node("n1").report.memory_free_bytes.has_value());
   EXPECT_EQ(Node("n1").report.state_dir, "");
 }

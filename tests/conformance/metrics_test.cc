@@ -53,7 +53,7 @@ class MetricSuite : public StoreSuite {
           Add(events, job, MetricRecord{step - 1, kValidation, {{"loss", 7.0}}});
         }
       }
-      const auto stored = fleet().AppendEvents("n1", {job.uid, job.attempt, 0}, events);
+      const auto stored = fleet().AppendEvents({"n1", {job.uid, job.attempt, 0}, events});
       ASSERT_OK(stored.status());
       ASSERT_FALSE(stored->fenced);
       EXPECT_EQ(stored->acked_sequence, LastSequenceOf(events.back()));
@@ -87,7 +87,7 @@ class MetricSuite : public StoreSuite {
   void Tell(const JobRecord& job, decltype(RankEventRecord::what) what) {
     std::vector<RankEventRecord> events;
     Add(events, job, std::move(what));
-    EXPECT_OK(fleet().AppendEvents("n1", {job.uid, job.attempt, 0}, events).status());
+    EXPECT_OK(fleet().AppendEvents({"n1", {job.uid, job.attempt, 0}, events}).status());
   }
 
   // Saves, suspends and leaves, so that the job is queued again.
@@ -189,7 +189,7 @@ TEST_P(MetricSuite, AReplayedReportIsStoredOnceAlsoWhereItsBeginningIsKnown) {
   Report(job, 1, 1500, 50);
   const std::vector<RankEventRecord> again = last_;
   for (int turn = 0; turn < 2; ++turn) {
-    const auto stored = fleet().AppendEvents("n1", {job.uid, 1, 0}, again);
+    const auto stored = fleet().AppendEvents({"n1", {job.uid, 1, 0}, again});
     ASSERT_OK(stored.status());
     EXPECT_EQ(stored->acked_sequence, LastSequenceOf(again.back()));
   }
@@ -198,7 +198,7 @@ TEST_P(MetricSuite, AReplayedReportIsStoredOnceAlsoWhereItsBeginningIsKnown) {
   std::vector<RankEventRecord> overlap;
   overlap.push_back(
       {.sequence = known - 9, .time = absl::UnixEpoch(), .what = RunOf(1, 1491, 1510)});
-  const auto stored = fleet().AppendEvents("n1", {job.uid, 1, 0}, overlap);
+  const auto stored = fleet().AppendEvents({"n1", {job.uid, 1, 0}, overlap});
   ASSERT_OK(stored.status());
   EXPECT_EQ(stored->acked_sequence, known + 10);
   EXPECT_EQ(All(job, {.validation = false}).size(), 1510U);
@@ -212,7 +212,7 @@ TEST_P(MetricSuite, AGapBeforeARunIsRefusedAndNothingOfItIsStored) {
   late.push_back({.sequence = LastSequenceOf(last_.back()) + 2,
                   .time = absl::UnixEpoch(),
                   .what = RunOf(1, 12, 20)});
-  EXPECT_EQ(fleet().AppendEvents("n1", {job.uid, 1, 0}, late).status().code(),
+  EXPECT_EQ(fleet().AppendEvents({"n1", {job.uid, 1, 0}, late}).status().code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(All(job, {}).size(), 10U);
 }

@@ -58,8 +58,8 @@ TEST(Snapshots, AreThoseOfAStoreThatReadsEverythingAnew) {
     }
     return jobs;
   };
-  ASSERT_OK(stores->scheduler().Lead("test", absl::Seconds(60)).status());
-  const int64_t epoch = stores->scheduler().Lead("test", absl::Seconds(60))->epoch;
+  ASSERT_OK(stores->scheduler().Lead("test", absl::Seconds(60), std::nullopt).status());
+  const int64_t epoch = stores->scheduler().Lead("test", absl::Seconds(60), std::nullopt)->epoch;
   for (int round = 0; round < 6; ++round) {
     for (int i = 0; i < 5; ++i) {
       ASSERT_OK(stores->jobs().Submit(Named(absl::StrCat("j", round, "-", i))).status());
@@ -92,7 +92,7 @@ TEST(Snapshots, AreThoseOfAStoreThatReadsEverythingAnew) {
 TEST(Snapshots, AJobThatWasDeletedIsForgotten) {
   const std::string database = NewDatabase();
   const auto stores = OpenOrDie(SharedPostgres().Conninfo(database));
-  const int64_t epoch = stores->scheduler().Lead("test", absl::Seconds(60))->epoch;
+  const int64_t epoch = stores->scheduler().Lead("test", absl::Seconds(60), std::nullopt)->epoch;
   NodeRecord node;
   node.name = "n";
   node.slots = {{.index = 0}};
@@ -242,7 +242,7 @@ TEST(Connections, ConstantTerminationsNeitherLoseNorDoubleEvents) {
   ASSERT_OK(stores->fleet().RegisterNode(node, absl::Hours(1)).status());
   const auto job = stores->jobs().Submit(Named("a"));
   ASSERT_OK(job.status());
-  const auto lease = stores->scheduler().Lead("me", absl::Hours(1));
+  const auto lease = stores->scheduler().Lead("me", absl::Hours(1), std::nullopt);
   const Placement placement{.job_uid = job->uid, .job_version = 1, .ranks = {{"n1", {0}}}};
   ASSERT_EQ(*stores->scheduler().Apply(lease->epoch, {.placements = {placement}}), 1);
 
@@ -253,7 +253,7 @@ TEST(Connections, ConstantTerminationsNeitherLoseNorDoubleEvents) {
     for (int step = 1; step <= 200; ++step) {
       const std::vector<RankEventRecord> events = writer.Train(step).Take();
       EXPECT_OK(Insist([&] {
-                  return stores->fleet().AppendEvents("n1", {job->uid, 1, 0}, events);
+                  return stores->fleet().AppendEvents({"n1", {job->uid, 1, 0}, events});
                 }).status());
     }
     done = true;
@@ -302,7 +302,7 @@ TEST(Connections, LeasesDoNotWaitBehindWhatUsersAsk) {
   EXPECT_TRUE(
       eventually("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
                  "AND application_name = 'trainyard' AND wait_event_type = 'Lock'"));
-  EXPECT_OK((*stores)->fleet().RenewLease("n1", "i1", absl::Hours(1), {}));
+  EXPECT_OK(RenewLease((*stores)->fleet(), "n1", "i1", absl::Hours(1), {}));
   QueryOrDie(database,
              "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
              "WHERE wait_event = 'PgSleep'");
@@ -337,7 +337,7 @@ TEST(Connections, ALeaseThatSomebodyHoldsKeepsNoOtherWaiting) {
              "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
              "WHERE wait_event = 'PgSleep'");
   holder.join();
-  EXPECT_OK(stores->fleet().RenewLease("n1", "i1", absl::Hours(1), {}));
+  EXPECT_OK(RenewLease(stores->fleet(), "n1", "i1", absl::Hours(1), {}));
 }
 
 TEST(Connections, LeasesDoNotWaitBehindWhatRanksReport) {
@@ -364,7 +364,7 @@ TEST(Connections, LeasesDoNotWaitBehindWhatRanksReport) {
       eventually("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
                  "AND application_name = 'trainyard' AND wait_event_type = 'Lock'"));
   const CallLimit limit(absl::Seconds(5));
-  EXPECT_OK(stores.fleet().RenewLease("n1", "i1", absl::Hours(1), {}));
+  EXPECT_OK(RenewLease(stores.fleet(), "n1", "i1", absl::Hours(1), {}));
   QueryOrDie(database,
              "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
              "WHERE wait_event = 'PgSleep'");
@@ -384,7 +384,7 @@ TEST(Connections, LeaderAndAgentsLockJobsInOneOrder) {
     ranks.push_back({uid, 1, 0});
     backwards.suspensions.insert(backwards.suspensions.begin(), {.job_uid = uid});
   }
-  const auto lease = stores->scheduler().Lead("me", absl::Hours(1));
+  const auto lease = stores->scheduler().Lead("me", absl::Hours(1), std::nullopt);
   ASSERT_OK(lease.status());
   // Neither changes anything, both lock all three.
   std::thread agent([&] {
@@ -468,7 +468,8 @@ TEST(Connections, CommitWhoseAnswerIsLostIsNotDoneTwice) {
   ASSERT_OK(job.status());
   ExpectJobsOnce(*stores, 2);
 
-  const auto lease = losing([&] { return stores->scheduler().Lead("me", absl::Hours(1)); });
+  const auto lease =
+      losing([&] { return stores->scheduler().Lead("me", absl::Hours(1), std::nullopt); });
   ASSERT_OK(lease.status());
   EXPECT_EQ(lease->epoch, 1);
   const Placement placement{.job_uid = job->uid, .job_version = 1, .ranks = {{"n1", {0}}}};
@@ -493,7 +494,7 @@ TEST(Connections, CommitWhoseAnswerIsLostIsNotDoneTwice) {
     if (last) writer.Finished(2).Exited();
     const std::vector<RankEventRecord> events = writer.Take();
     const auto appended = losing([&] {
-      return stores->fleet().AppendEvents("n1", {job->uid, 1, 0}, events);
+      return stores->fleet().AppendEvents({"n1", {job->uid, 1, 0}, events});
     });
     ASSERT_OK(appended.status());
     EXPECT_FALSE(appended->fenced);

@@ -29,7 +29,7 @@ TEST_P(StoreSuite, CancelAndSuccessAtOnceEndInOneOfThem) {
     const std::vector<RankEventRecord> events = Writer(job).Train(1).Finished(1).Exited().Take();
     InParallel(2, [&](int i) {
       if (i == 0) {
-        EXPECT_OK(fleet().AppendEvents("n1", {job.uid, 1, 0}, events).status());
+        EXPECT_OK(fleet().AppendEvents({"n1", {job.uid, 1, 0}, events}).status());
       } else {
         const auto cancelled = jobs().Cancel({"default", id}, 0, kUser);
         EXPECT_TRUE(cancelled.ok() ||
@@ -37,7 +37,7 @@ TEST_P(StoreSuite, CancelAndSuccessAtOnceEndInOneOfThem) {
       }
     });
     EXPECT_EQ(Get(id).state, JobState::kSucceeded);  // it had finished, whoever came first
-    EXPECT_TRUE(fleet().ListRanks("n1")->empty());
+    EXPECT_TRUE(ListRanks(fleet(), "n1")->empty());
     ExpectGaplessFeed(job.uid);
   }
 }
@@ -52,8 +52,8 @@ TEST_P(StoreSuite, EventsSentByManyThreadsAreStoredOnce) {
   InParallel(4, [&](int i) {
     for (size_t sent = 0; sent < events.size();) {
       const size_t size = std::min(events.size(), sent + 3 + i);
-      const auto result = fleet().AppendEvents("n1", {job.uid, 1, 0},
-                                               {events.begin() + sent, events.begin() + size});
+      const auto result = fleet().AppendEvents(
+          {"n1", {job.uid, 1, 0}, {events.begin() + sent, events.begin() + size}});
       ASSERT_OK(result.status());
       sent = result->acked_sequence - 2;  // Started and Restored came before
     }
@@ -65,7 +65,8 @@ TEST_P(StoreSuite, EventsSentByManyThreadsAreStoredOnce) {
 TEST_P(StoreSuite, OneOfManyBecomesLeader) {
   std::atomic<int> leaders = 0;
   InParallel(8, [&](int i) {
-    leaders += scheduler().Lead(absl::StrCat("holder", i), absl::Seconds(10)).ok() ? 1 : 0;
+    leaders +=
+        scheduler().Lead(absl::StrCat("holder", i), absl::Seconds(10), std::nullopt).ok() ? 1 : 0;
   });
   EXPECT_EQ(leaders, 1);
 }
@@ -84,7 +85,7 @@ TEST_P(StoreSuite, ManyAppliesAtOnceGiveASlotOnce) {
     placed += changed.value_or(0);
   });
   EXPECT_EQ(placed, 2);
-  EXPECT_EQ(fleet().ListRanks("n1")->size(), 2u);
+  EXPECT_EQ(ListRanks(fleet(), "n1")->size(), 2u);
 }
 
 TEST_P(StoreSuite, LossOfANodeAndItsLastEventsAtOnceLeaveNothingBehind) {
@@ -99,13 +100,13 @@ TEST_P(StoreSuite, LossOfANodeAndItsLastEventsAtOnceLeaveNothingBehind) {
     const LostNode lost = Stands("n1");
     InParallel(2, [&](int i) {
       if (i == 0) {
-        EXPECT_OK(fleet().AppendEvents("n1", {job.uid, 1, 0}, events).status());
+        EXPECT_OK(fleet().AppendEvents({"n1", {job.uid, 1, 0}, events}).status());
       } else {
         EXPECT_OK(scheduler().Apply(epoch, {.lost_nodes = {lost}}).status());
       }
     });
     EXPECT_EQ(Get(id).state, JobState::kQueued);
-    EXPECT_TRUE(fleet().ListRanks("n1")->empty());
+    EXPECT_TRUE(ListRanks(fleet(), "n1")->empty());
     ExpectGaplessFeed(job.uid);
     ASSERT_OK(jobs().Cancel({"default", id}, 0, kUser).status());
   }
@@ -216,7 +217,7 @@ class RandomWalk {
       record.instance =
           absl::StrCat("boot-", slot, ":0:", kind % 2, ":", kind < 6 ? "machine" : "");
     }
-    if (kind % 4 == 1) record.found = Must(stores_->fleet().ListRanks(node));
+    if (kind % 4 == 1) record.found = Must(ListRanks(stores_->fleet(), node));
     record.incarnation = absl::StrCat("i", steps_);
     record.slots = {{.index = 0}, {.index = 1}};
     return Code(stores_->fleet().RegisterNode(record, absl::Seconds(1000)).status());
@@ -224,7 +225,7 @@ class RandomWalk {
 
   std::string Lose(const std::string& node, Backend& backend) {
     backend.Pass(absl::Seconds(1001));
-    const auto lease = stores_->scheduler().Lead("leader", absl::Seconds(10));
+    const auto lease = stores_->scheduler().Lead("leader", absl::Seconds(10), std::nullopt);
     Decisions decisions;
     const auto nodes = stores_->fleet().ListNodes();
     for (const NodeRecord& one : *nodes) {
@@ -255,7 +256,7 @@ class RandomWalk {
     const AgentIdentity agent = AgentOf(node, kind);
     if (kind % 2 == 0) {  // of whichever jobs and attempts
       return absl::StrCat(
-          Must(stores_->fleet().ReportAbsent(agent, Must(stores_->fleet().ListRanks(node)))));
+          Must(stores_->fleet().ReportAbsent(agent, Must(ListRanks(stores_->fleet(), node)))));
     }
     const auto job = stores_->jobs().Get({"default", id});
     if (!job.ok()) return "";
@@ -266,7 +267,7 @@ class RandomWalk {
   std::string EndCancel(const std::string& id) {
     const auto job = stores_->jobs().Get({"default", id});
     if (!job.ok()) return "";
-    const auto lease = stores_->scheduler().Lead("leader", absl::Seconds(10));
+    const auto lease = stores_->scheduler().Lead("leader", absl::Seconds(10), std::nullopt);
     return absl::StrCat(Must(
         stores_->scheduler().Apply(lease->epoch, {.overdue_cancels = {{job->uid, job->version}}})));
   }
@@ -282,7 +283,7 @@ class RandomWalk {
       decisions.suspensions = {
           {job->uid, job->version, SuspendCause::kPreempted, kUser, absl::Seconds(5)}};
     }
-    const auto lease = stores_->scheduler().Lead("leader", absl::Seconds(10));
+    const auto lease = stores_->scheduler().Lead("leader", absl::Seconds(10), std::nullopt);
     return absl::StrCat(stores_->scheduler().Apply(lease->epoch, decisions).value_or(-1));
   }
 
@@ -366,7 +367,7 @@ class RandomWalk {
       }
     }
     for (const char* node : {"n0", "n1"}) {
-      for (const RankId& rank : Must(stores_->fleet().ListRanks(node))) {
+      for (const RankId& rank : Must(ListRanks(stores_->fleet(), node))) {
         absl::StrAppend(&text, "\n", node, " ", rank.job_uid, " ", rank.attempt, " ", rank.rank);
       }
       const auto desired = stores_->fleet().ReadDesired(AgentOf(node, 2));

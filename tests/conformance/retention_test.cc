@@ -282,7 +282,7 @@ TEST_F(AgingRecords, NodesThatAreGoneForLongAreForgottenUnlessSomethingMayRunThe
     node.slots = {{.index = 0}};
     ASSERT_OK(stores_->fleet().RegisterNode(node, absl::Seconds(10)).status());
   }
-  const int64_t epoch = stores_->scheduler().Lead("test", absl::Seconds(60))->epoch;
+  const int64_t epoch = stores_->scheduler().Lead("test", absl::Seconds(60), std::nullopt)->epoch;
   const JobRecord job = Submit("a");
   const Placement placement{.job_uid = job.uid, .job_version = 1, .ranks = {{"held", {0}}}};
   ASSERT_EQ(*stores_->scheduler().Apply(epoch, {.placements = {placement}}), 1);
@@ -301,7 +301,7 @@ TEST_F(AgingRecords, WithANodeItsLostRanksOfDeletedJobsAreForgotten) {
   node.name = "lost";
   node.slots = {{.index = 0}, {.index = 1}};
   ASSERT_OK(stores_->fleet().RegisterNode(node, absl::Seconds(10)).status());
-  const int64_t epoch = stores_->scheduler().Lead("test", absl::Seconds(60))->epoch;
+  const int64_t epoch = stores_->scheduler().Lead("test", absl::Seconds(60), std::nullopt)->epoch;
   for (int i = 0; i < 2; ++i) {
     const JobRecord job = Submit(i == 0 ? "kept" : "deleted");
     const Placement placement{.job_uid = job.uid, .job_version = 1, .ranks = {{"lost", {i}}}};

@@ -9,17 +9,17 @@ namespace {
 const Reason kPreempt{reason::kPreempted, "for another"};
 
 TEST_P(StoreSuite, LeadershipChangesOnlyWhereTheLeaseStoodStill) {
-  const auto first = scheduler().Lead("a", absl::Seconds(10));
+  const auto first = scheduler().Lead("a", absl::Seconds(10), std::nullopt);
   ASSERT_OK(first.status());
-  EXPECT_EQ(scheduler().Lead("a", absl::Seconds(10))->epoch, first->epoch);
-  const absl::Status refused = scheduler().Lead("b", absl::Seconds(10)).status();
+  EXPECT_EQ(scheduler().Lead("a", absl::Seconds(10), std::nullopt)->epoch, first->epoch);
+  const absl::Status refused = scheduler().Lead("b", absl::Seconds(10), std::nullopt).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_NE(refused.message().find("a leads"), absl::string_view::npos);
   const auto stood = scheduler().ReadLeader();
   ASSERT_OK(stood.status());
   EXPECT_EQ(stood->holder, "a");
   EXPECT_EQ(stood->epoch, first->epoch);
-  ASSERT_OK(scheduler().Lead("a", absl::Seconds(10)).status());  // it was only slow
+  ASSERT_OK(scheduler().Lead("a", absl::Seconds(10), std::nullopt).status());  // it was only slow
   EXPECT_EQ(scheduler().Lead("b", absl::Seconds(10), stood->beat).status().code(),
             absl::StatusCode::kFailedPrecondition);
   const auto second = scheduler().Lead("b", absl::Seconds(10), scheduler().ReadLeader()->beat);
@@ -36,7 +36,7 @@ TEST_P(StoreSuite, ReplicaThatStartedAgainFollowsItselfAtOnceWithALargerEpoch) {
   EXPECT_GT(after, before);
   EXPECT_EQ(scheduler().Apply(before, {}).status().code(), absl::StatusCode::kAborted);
   EXPECT_OK(scheduler().Apply(after, {}).status());
-  EXPECT_EQ(scheduler().Lead("host:70/x", absl::Seconds(10)).status().code(),
+  EXPECT_EQ(scheduler().Lead("host:70/x", absl::Seconds(10), std::nullopt).status().code(),
             absl::StatusCode::kFailedPrecondition);
   EXPECT_OK(scheduler().StandDown("host:7070/first"));  // late: it leads no more
   EXPECT_OK(scheduler().Apply(after, {}).status());
@@ -104,8 +104,8 @@ TEST_P(StoreSuite, PlacementMakesAnAttemptAndTellsTheFeed) {
   EXPECT_EQ(desired->at(0).job.spec, before.spec);
   EXPECT_FALSE(desired->at(0).suspend);
   EXPECT_TRUE(desired->at(0).attempt.restore_uri.empty());
-  EXPECT_EQ(fleet().ListRanks("n1")->size(), 1u);
-  EXPECT_TRUE(fleet().ListRanks("n2")->empty());
+  EXPECT_EQ(ListRanks(fleet(), "n1")->size(), 1u);
+  EXPECT_TRUE(ListRanks(fleet(), "n2")->empty());
 }
 
 TEST_P(StoreSuite, SlotIsHeldByOneRankUntilThatIsGone) {
@@ -172,7 +172,7 @@ TEST_P(StoreSuite, GangIsPlacedWholeOrNotAtAll) {
   Run("other", {"n2"});
   const JobRecord gang = Submit("gang", 2);
   EXPECT_EQ(Place(gang, {"n1", "n2"}), 0);
-  EXPECT_TRUE(fleet().ListRanks("n1")->empty());
+  EXPECT_TRUE(ListRanks(fleet(), "n1")->empty());
   const JobRecord other = Get("other");
   Append(other, 0, "n2", Writer(other).Finished(1).Exited());
   EXPECT_EQ(Place(gang, {"n1", "n2"}), 1);
@@ -232,16 +232,16 @@ TEST_P(StoreSuite, LostNodeLosesItsRanksAndFencesTheirLateEvents) {
   Submit("a", 2);
   const JobRecord job = Run("a", {"n1", "n2"});
   const std::vector<LostNode> lost = {Stands("n1"), Stands("n2")};
-  ASSERT_OK(fleet().RenewLease("n1", "i1", absl::Seconds(10), {}));
+  ASSERT_OK(RenewLease(fleet(), "n1", "i1", absl::Seconds(10), {}));
   EXPECT_EQ(*scheduler().Apply(Lead(), {.lost_nodes = {lost[0]}}), 0);  // renewed meanwhile
-  EXPECT_EQ(fleet().ListRanks("n1")->size(), 1u);
-  ASSERT_OK(fleet().RenewLease("n2", "i1", absl::Seconds(10), {}));
+  EXPECT_EQ(ListRanks(fleet(), "n1")->size(), 1u);
+  ASSERT_OK(RenewLease(fleet(), "n2", "i1", absl::Seconds(10), {}));
   EXPECT_EQ(*scheduler().Apply(Lead(), {.lost_nodes = {Stands("n1"), lost[1]}}), 1);
   EXPECT_FALSE(fleet().ListNodes()->at(0).reachable);
   EXPECT_TRUE(fleet().ListNodes()->at(1).reachable);  // renewed meanwhile
   EXPECT_EQ(fleet().FindRank(job.uid, 0, 0)->outcome, RankOutcome::kLost);
   EXPECT_TRUE(Append(job, 0, "n1", Writer(job).Train(1)).fenced);
-  EXPECT_EQ(fleet().RenewLease("n1", "i1", absl::Seconds(10), {}).code(),
+  EXPECT_EQ(RenewLease(fleet(), "n1", "i1", absl::Seconds(10), {}).code(),
             absl::StatusCode::kAborted);
   EXPECT_TRUE(fleet().ReadDesired("n2")->empty());
   // The peer fails because of the loss: nobody's fault.
@@ -265,7 +265,7 @@ TEST_P(StoreSuite, LossOfItsNodeEndsWhatWasAskedForAnyway) {
   ASSERT_OK(jobs().Pause({"default", "paused"}, 0, kUser, absl::Seconds(99)).status());
   backend_->Pass(absl::Seconds(11));
   EXPECT_EQ(*scheduler().Apply(Lead(), {.lost_nodes = {Stands("n1")}}), 3);
-  EXPECT_TRUE(fleet().ListRanks("n1")->empty());
+  EXPECT_TRUE(ListRanks(fleet(), "n1")->empty());
   EXPECT_EQ(Get("cancelled").state, JobState::kCancelled);
   EXPECT_EQ(Get("paused").state, JobState::kSuspended);
   EXPECT_EQ(Get("running").state, JobState::kQueued);
@@ -275,15 +275,15 @@ TEST_P(StoreSuite, LossOfItsNodeEndsWhatWasAskedForAnyway) {
 TEST_P(StoreSuite, NewSessionOfANodeEndsTheOldOneAndKeepsDraining) {
   Register("n1");
   ASSERT_OK(fleet().SetDraining("n1", true).status());
-  EXPECT_OK(fleet().RenewLease("n1", "i1", absl::Seconds(10), {}));
+  EXPECT_OK(RenewLease(fleet(), "n1", "i1", absl::Seconds(10), {}));
   Register("n1", 4, "i2");
-  EXPECT_EQ(fleet().RenewLease("n1", "i1", absl::Seconds(10), {}).code(),
+  EXPECT_EQ(RenewLease(fleet(), "n1", "i1", absl::Seconds(10), {}).code(),
             absl::StatusCode::kAborted);
-  EXPECT_OK(fleet().RenewLease("n1", "i2", absl::Seconds(10), {}));
+  EXPECT_OK(RenewLease(fleet(), "n1", "i2", absl::Seconds(10), {}));
   EXPECT_TRUE(fleet().ListNodes()->at(0).draining);
   EXPECT_FALSE(fleet().SetDraining("n1", false)->draining);
   EXPECT_EQ(fleet().SetDraining("n9", true).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(fleet().RenewLease("n9", "i1", absl::Seconds(10), {}).code(),
+  EXPECT_EQ(RenewLease(fleet(), "n9", "i1", absl::Seconds(10), {}).code(),
             absl::StatusCode::kAborted);
 }
 
@@ -349,7 +349,7 @@ TEST_P(StoreSuite, ANameIsGivenToAnotherAgentOnlyOnceItsLeaseIsOver) {
   NodeRecord older = holder;
   older.uid = older.instance = "";
   EXPECT_EQ(enter(older).code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_OK(fleet().RenewLease("n1", "i2", absl::Seconds(10), {})) << "nobody took it";
+  EXPECT_OK(RenewLease(fleet(), "n1", "i2", absl::Seconds(10), {})) << "nobody took it";
   ASSERT_OK(scheduler().Apply(Lead(), {.lost_nodes = {Stands("n1")}}).status());
   EXPECT_OK(enter(other));
   EXPECT_EQ(fleet().ListNodes()->at(0).uid, "u2");
@@ -369,13 +369,13 @@ TEST_P(StoreSuite, ANodesUsageIsThatOfItsLastHeartbeat) {
                        .temperature_celsius = 61,
                        .power_watts = 412.5,
                        .last_xid = 79};
-  ASSERT_OK(fleet().RenewLease("n1", "i1", absl::Seconds(10), {.usage = {{.index = 0}, busy}}));
+  ASSERT_OK(RenewLease(fleet(), "n1", "i1", absl::Seconds(10), {.usage = {{.index = 0}, busy}}));
   EXPECT_EQ(fleet().ListNodes()->at(0).report.usage, (std::vector<SlotUsage>{{.index = 0}, busy}));
   EXPECT_EQ(scheduler().ReadSnapshot()->nodes.at(0).report.usage.size(), 2u);
-  ASSERT_OK(fleet().RenewLease("n1", "i1", absl::Seconds(10), {}));
+  ASSERT_OK(RenewLease(fleet(), "n1", "i1", absl::Seconds(10), {}));
   EXPECT_TRUE(fleet().ListNodes()->at(0).report.usage.empty());
   ASSERT_OK(
-      fleet().RenewLease("n1", "i1", absl::Seconds(10), {.usage = {busy}, .disk_free_bytes = 5}));
+      RenewLease(fleet(), "n1", "i1", absl::Seconds(10), {.usage = {busy}, .disk_free_bytes = 5}));
   EXPECT_EQ(fleet().ListNodes()->at(0).report.disk_free_bytes, 5);
   Register("n1", 4, "i2");
   EXPECT_TRUE(fleet().ListNodes()->at(0).report.usage.empty());

@@ -55,7 +55,7 @@ double Submissions(Stores& stores, int threads) {
 double Points(Stores& stores, int threads, int batch) {
   const std::string run = absl::StrCat("points-", threads, "-", batch, "-");
   std::vector<std::string> uids;
-  const auto lease = stores.scheduler().Lead("bench", absl::Hours(1));
+  const auto lease = stores.scheduler().Lead("bench", absl::Hours(1), std::nullopt);
   for (int t = 0; t < threads; ++t) {
     NodeRecord node;
     node.name = absl::StrCat(run, t);
@@ -79,7 +79,7 @@ double Points(Stores& stores, int threads, int batch) {
                                              {"step_ms", 20.5}}}});
            }
            const auto result =
-               stores.fleet().AppendEvents(absl::StrCat(run, t), {uids[t], 1, 0}, events);
+               stores.fleet().AppendEvents({absl::StrCat(run, t), {uids[t], 1, 0}, events});
            TY_CHECK(result.ok() && !result->fenced, result.status().ToString());
          });
 }

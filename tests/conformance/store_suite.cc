@@ -155,7 +155,8 @@ LostNode StoreSuite::Stands(const std::string& node) {
 }
 
 int64_t StoreSuite::Lead(const std::string& holder) {
-  const absl::StatusOr<LeaderLease> lease = scheduler().Lead(holder, absl::Seconds(10));
+  const absl::StatusOr<LeaderLease> lease =
+      scheduler().Lead(holder, absl::Seconds(10), std::nullopt);
   EXPECT_OK(lease.status());
   return lease.ok() ? lease->epoch : 0;
 }
@@ -188,7 +189,7 @@ JobRecord StoreSuite::Run(const std::string& job_id, const std::vector<std::stri
 
 AppendResult StoreSuite::Append(const JobRecord& job, int rank, const std::string& node,
                                 EventWriter& events) {
-  const auto result = fleet().AppendEvents(node, {job.uid, job.attempt, rank}, events.Take());
+  const auto result = fleet().AppendEvents({node, {job.uid, job.attempt, rank}, events.Take()});
   EXPECT_OK(result.status());
   return result.value_or(AppendResult());
 }
@@ -221,6 +222,18 @@ std::unique_ptr<Stores> OpenOrDie(const std::string& conninfo) {
   auto stores = postgres::Open(conninfo);
   EXPECT_OK(stores.status());
   return *std::move(stores);
+}
+
+absl::Status RenewLease(FleetStore& fleet, const std::string& node, const std::string& incarnation,
+                        absl::Duration lease, const NodeReport& report) {
+  return fleet.RenewLeases({{node, incarnation, lease, report}})[0];
+}
+
+absl::StatusOr<std::vector<RankId>> ListRanks(FleetStore& fleet, const std::string& node) {
+  TY_ASSIGN_OR_RETURN(const NodeRanks read, fleet.ReadRanks(node));
+  std::vector<RankId> ids;
+  for (const HeldRank& rank : read.ranks) ids.push_back(rank.id);
+  return ids;
 }
 
 JobRecord Named(const std::string& id) {

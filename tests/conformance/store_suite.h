@@ -45,6 +45,12 @@ std::unique_ptr<Stores> OpenOrDie(const std::string& conninfo);
 // A job of project "default" whose name is its request id, too.
 JobRecord Named(const std::string& id);
 
+// RenewLeases for one lease.
+absl::Status RenewLease(FleetStore& fleet, const std::string& node, const std::string& incarnation,
+                        absl::Duration lease, const NodeReport& report);
+// The ids of ReadRanks.
+absl::StatusOr<std::vector<RankId>> ListRanks(FleetStore& fleet, const std::string& node);
+
 // Events of one rank, numbered by themselves.
 class EventWriter {
  public:

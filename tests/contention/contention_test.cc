@@ -130,7 +130,7 @@ class Contention : public ::testing::Test {
 void Contention::TellManyAtOnce() {
   ASSERT_TRUE(postgres_->Query("postgres", "ANALYZE").ok());
   SchedulerStore& store = replicas_[0].stores->scheduler();
-  const auto lease = store.Lead("a/0", absl::Seconds(10));
+  const auto lease = store.Lead("a/0", absl::Seconds(10), std::nullopt);
   ASSERT_TRUE(lease.ok()) << lease.status();
   const auto snapshot = store.ReadSnapshot();
   ASSERT_TRUE(snapshot.ok()) << snapshot.status();

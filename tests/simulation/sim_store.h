@@ -87,7 +87,6 @@ class SimStore : public JobStore, public FleetStore, public SchedulerStore {
   absl::StatusOr<NodeRecord> RegisterNode(const NodeRecord& node, absl::Duration lease) override;
   std::vector<absl::Status> RenewLeases(const std::vector<LeaseRenewal>& renewals) override;
   absl::StatusOr<std::vector<DesiredRank>> ReadDesired(const AgentIdentity& agent) override;
-  using FleetStore::AppendEvents;
   absl::StatusOr<AppendResult> AppendEvents(const RankEvents& report) override;
   std::vector<absl::StatusOr<AppendResult>> AppendGroup(
       const std::vector<RankEvents>& group) override;
@@ -103,7 +102,6 @@ class SimStore : public JobStore, public FleetStore, public SchedulerStore {
   absl::StatusOr<std::vector<AttemptRecord>> ListAttempts(const std::string& job_uid) override;
 
   // SchedulerStore
-  using SchedulerStore::Lead;
   absl::StatusOr<LeaderRecord> ReadLeader() override;
   absl::StatusOr<LeaderLease> Lead(const std::string& holder, absl::Duration lease,
                                    std::optional<int64_t> stale_beat) override;

@@ -58,7 +58,6 @@ class NodeStore : public FleetStore {
     absent.insert(absent.end(), ranks.begin(), ranks.end());
     return true;
   }
-  using FleetStore::AppendEvents;
   absl::StatusOr<AppendResult> AppendEvents(const RankEvents& report) override {
     const std::vector<RankEventRecord>& more = report.events;
     if (events_are_refused) return absl::UnavailableError("away");

@@ -19,7 +19,6 @@ class RefusingFleetStore : public FleetStore {
   absl::StatusOr<std::vector<DesiredRank>> ReadDesired(const AgentIdentity&) override {
     return No();
   }
-  using FleetStore::AppendEvents;
   absl::StatusOr<AppendResult> AppendEvents(const RankEvents&) override { return No(); }
   absl::StatusOr<bool> ReportAbsent(const AgentIdentity&, const std::vector<RankId>&) override {
     return No();
