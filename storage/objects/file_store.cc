@@ -38,7 +38,7 @@ absl::StatusOr<std::string> FolderPath(const std::string& uri) {
 
 std::string ParentOf(const std::string& path) { return fs::path(path).parent_path().string(); }
 
-// The hidden place beside `path` where its folder is kept while another one takes its place.
+// A hidden place beside `path`: its name with `prefix` before it.
 std::string BesideOf(const std::string& path, const char* prefix) {
   return absl::StrCat(ParentOf(path), "/", prefix, fs::path(path).filename().string());
 }
@@ -220,9 +220,7 @@ class FileStore : public ObjectStore {
   absl::Status Delete(const std::string& uri) override {
     TY_ASSIGN_OR_RETURN(const std::string path, FolderPath(uri));
     // One rename hides the whole folder; a crash in between leaves only a hidden rest.
-    const std::string hidden =
-        absl::StrCat(ParentOf(path), "/", kStagedPrefix, fs::path(path).filename().string(),
-                     "-gone-", RandomHex(4));
+    const std::string hidden = absl::StrCat(BesideOf(path, kStagedPrefix), "-gone-", RandomHex(4));
     if (rename(path.c_str(), hidden.c_str()) != 0) {
       return errno == ENOENT ? absl::OkStatus() : ErrnoStatus(errno, path);
     }
@@ -232,10 +230,8 @@ class FileStore : public ObjectStore {
   absl::StatusOr<std::unique_ptr<StagedFolder>> Stage(const std::string& folder,
                                                       const std::string& tag) override {
     TY_ASSIGN_OR_RETURN(const std::string path, FolderPath(folder));
-    const std::string parent = ParentOf(path);
-    TY_RETURN_IF_ERROR(MakeDirectories(parent));
-    const std::string temporary =
-        absl::StrCat(parent, "/", kStagedPrefix, fs::path(path).filename().string(), "-", tag);
+    TY_RETURN_IF_ERROR(MakeDirectories(ParentOf(path)));
+    const std::string temporary = absl::StrCat(BesideOf(path, kStagedPrefix), "-", tag);
     TY_RETURN_IF_ERROR(RemoveAll(temporary));  // left by a killed writer under the same tag
     if (mkdir(temporary.c_str(), 0755) != 0) return ErrnoStatus(errno, temporary);
     return std::make_unique<FileStagedFolder>(temporary, path);

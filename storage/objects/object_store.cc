@@ -38,8 +38,7 @@ absl::StatusOr<std::string> LocalPath(const std::string& uri) {
 }
 
 absl::StatusOr<std::unique_ptr<ObjectStore>> OpenObjectStore(const std::string& uri) {
-  const absl::StatusOr<std::string> path = LocalPath(uri);
-  if (!path.ok()) return path.status();
+  TY_RETURN_IF_ERROR(LocalPath(uri).status());
   return MakeFileStore();
 }
 

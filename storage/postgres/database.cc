@@ -9,6 +9,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "storage/base/clock.h"
+#include "storage/base/status.h"
 #include "storage/call_limit.h"
 #include "storage/postgres/connection.h"
 #include "storage/postgres/fault.h"
@@ -277,8 +278,7 @@ absl::Status Database::Transact(const char* what, Access access,
                                 absl::FunctionRef<absl::Status(Transaction&)> body) {
   const absl::Duration started = SinceBoot();
   bool trying = false;
-  const absl::Status silent = AllowCallWhileSilent(what, started, trying);
-  if (!silent.ok()) return silent;
+  TY_RETURN_IF_ERROR(AllowCallWhileSilent(what, started, trying));
   const absl::Duration deadline =
       started +
       std::min({longest_, CurrentCallLimit(), trying ? kTryLimit : absl::InfiniteDuration()});
