@@ -2,6 +2,7 @@
 
 #include <deque>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -51,8 +52,8 @@ std::vector<std::string> FieldNames(const Descriptor& type) {
   return names;
 }
 
-// Path of the shallowest message below `root` that has a field `key`; false when there is none.
-bool FindMessageWithField(const Descriptor& root, const std::string& key, std::string* home) {
+// Path of the shallowest message below `root` that has a field `key`, if there is one.
+std::optional<std::string> FindMessageWithField(const Descriptor& root, const std::string& key) {
   std::deque<std::pair<const Descriptor*, std::string>> open = {{&root, ""}};
   std::set<const Descriptor*> seen;
   while (!open.empty()) {
@@ -60,10 +61,7 @@ bool FindMessageWithField(const Descriptor& root, const std::string& key, std::s
     open.pop_front();
     if (!seen.insert(type).second) continue;
     const FieldDescriptor* found = type->FindFieldByName(key);
-    if (found != nullptr && !IsServerOnly(*found)) {
-      *home = path;
-      return true;
-    }
+    if (found != nullptr && !IsServerOnly(*found)) return path;
     for (int i = 0; i < type->field_count(); ++i) {
       const FieldDescriptor& field = *type->field(i);
       if (IsMessage(field) && !field.is_map() && !IsServerOnly(field)) {
@@ -71,7 +69,7 @@ bool FindMessageWithField(const Descriptor& root, const std::string& key, std::s
       }
     }
   }
-  return false;
+  return std::nullopt;
 }
 
 }  // namespace
@@ -105,11 +103,10 @@ absl::Status FieldReader::Error(const YAML::Mark& mark, const std::string& text)
 std::string FieldReader::UnknownField(const std::string& key, const std::string& path,
                                       const Descriptor& type) const {
   const std::string unknown = absl::StrCat("unknown field '", Short(key), "'");
-  std::string home;
-  if (FindMessageWithField(root_, key, &home)) {
+  if (const std::optional<std::string> home = FindMessageWithField(root_, key)) {
     return absl::StrCat(unknown, path.empty() ? "" : absl::StrCat(" in ", path), "; '", key,
                         "' belongs ",
-                        home.empty() ? "to the top level" : absl::StrCat("in ", home));
+                        home->empty() ? "to the top level" : absl::StrCat("in ", *home));
   }
   const std::vector<std::string> names = FieldNames(type);
   const std::string suggestion = DidYouMean(key, names);

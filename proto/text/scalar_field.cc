@@ -1,5 +1,6 @@
 #include "proto/text/scalar_field.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -59,18 +60,13 @@ absl::StatusOr<const EnumValueDescriptor*> ParseEnum(const EnumDescriptor& type,
 bool LooksLikeInteger(absl::string_view text) {
   if (!text.empty() && (text[0] == '-' || text[0] == '+')) text.remove_prefix(1);
   if (text.empty() || (text.size() > 1 && text[0] == '0')) return false;
-  for (const char c : text) {
-    if (!absl::ascii_isdigit(c)) return false;
-  }
-  return true;
+  return std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
 }
 
 // "; write 10000" for 1e4, 10_000 or 10000.0.
 std::string IntegerHint(const std::string& text) {
-  std::string plain;
-  for (const char c : text) {
-    if (c != '_' && c != ',') plain += c;
-  }
+  std::string plain = text;
+  std::erase_if(plain, [](char c) { return c == '_' || c == ','; });
   double value = 0;
   if (!absl::SimpleAtod(plain, &value) || value != std::floor(value) || std::fabs(value) > 1e15) {
     return "";

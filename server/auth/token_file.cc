@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "absl/strings/ascii.h"
@@ -48,8 +49,7 @@ absl::Status AddTokenFile(const TokenFile& file, TokenStore& tokens) {
   }
   TY_ASSIGN_OR_RETURN(const std::string text, ReadFile(file.path, 4096));
   const absl::string_view token = absl::StripAsciiWhitespace(text);
-  bool printable = true;
-  for (char c : token) printable = printable && absl::ascii_isgraph(c);
+  const bool printable = std::all_of(token.begin(), token.end(), absl::ascii_isgraph);
   if (token.size() < 32 || !printable) {
     return absl::InvalidArgumentError(absl::StrCat(
         "token file ", file.path, ": expected one line of at least 32 printable characters, found ",

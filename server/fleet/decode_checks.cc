@@ -2,16 +2,14 @@
 
 #include <algorithm>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
 namespace trainyard {
 
 bool IsPrintable(absl::string_view text, size_t longest) {
-  if (text.empty() || text.size() > longest) return false;
-  for (unsigned char c : text) {
-    if (c < 0x20 || c == 0x7f) return false;
-  }
-  return true;
+  return !text.empty() && text.size() <= longest &&
+         std::none_of(text.begin(), text.end(), absl::ascii_iscntrl);
 }
 
 absl::Status CheckPrintable(absl::string_view field, absl::string_view text, size_t longest) {

@@ -60,9 +60,7 @@ class Unreaped {
   }
   void TryAgain() {
     absl::MutexLock lock(&mu_);
-    pids_.erase(std::remove_if(pids_.begin(), pids_.end(),
-                               [](pid_t pid) { return waitpid(pid, nullptr, WNOHANG) != 0; }),
-                pids_.end());
+    std::erase_if(pids_, [](pid_t pid) { return waitpid(pid, nullptr, WNOHANG) != 0; });
   }
 
  private:
