@@ -44,21 +44,17 @@ std::string WithEvidence(std::string message, const RankExited& exited) {
 }
 
 FailureRecord FailureOfExit(const RankRecord& rank, const RankExited& exited) {
-  FailureRecord failure{.rank = rank.id.rank, .node = rank.node};
+  FailureRecord failure{
+      .category = "LOST", .retryable = true, .rank = rank.id.rank, .node = rank.node};
   std::string message;
   if (exited.lost) {
-    failure.category = "LOST";
-    failure.retryable = true;
     message = "the process vanished while no agent watched it";
   } else if (exited.signal != 0) {
-    failure.category = "LOST";
-    failure.retryable = true;
     const char* name = sigabbrev_np(exited.signal);
     message = absl::StrCat("the process was ended by signal ", exited.signal,
                            name == nullptr ? "" : absl::StrCat(" (SIG", name, ")"));
   } else {
     failure.category = "INTERNAL";
-    failure.retryable = true;
     message = absl::StrCat("the process left with exit code ", exited.exit_code,
                            " without having finished");
     for (const ExitMeaning& meaning : kExitMeanings) {
