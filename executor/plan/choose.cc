@@ -28,7 +28,7 @@ constexpr Rates kGpuRates = {.flops_per_second = 2e14, .bytes_per_second = 5e10}
 
 constexpr size_t kMostTold = 3;  // meshes that were too large; reasons why others were refused
 
-// "shard GRADIENTS", "tensor 2, pipeline 4".
+// "shard GRADIENTS", "tensor 2, pipeline 4, sequence".
 std::string NameOf(const v1::Parallel& parallel) {
   std::vector<std::string> parts;
   const v1::Parallel::Shard shard = parallel.shard();
@@ -38,6 +38,7 @@ std::string NameOf(const v1::Parallel& parallel) {
   const int32_t tensor = parallel.layout().tensor(), stages = parallel.layout().pipeline();
   if (tensor > 1) parts.push_back(absl::StrCat("tensor ", tensor));
   if (stages > 1) parts.push_back(absl::StrCat("pipeline ", stages));
+  if (parallel.layout().sequence()) parts.push_back("sequence");
   return parts.empty() ? "the job as it is" : absl::StrJoin(parts, ", ");
 }
 
@@ -84,7 +85,11 @@ std::vector<Alternatives> MeshesToTry(const v1::JobSpec& spec) {
     for (int32_t tensor = 1; tensor <= in_group; ++tensor) {
       if (in_group % tensor != 0) continue;
       auto mesh = InGroups(own, tensor, in_group / tensor);
-      if (mesh.has_value()) alike.push_back(*std::move(mesh));
+      if (!mesh.has_value()) continue;
+      alike.push_back(*mesh);
+      if (tensor == 1 || tensor != mesh->tensor()) continue;
+      mesh->mutable_layout()->set_sequence(true);
+      alike.push_back(*std::move(mesh));
     }
     meshes.push_back(alike);
     if (open && in_group < slots) meshes.push_back(WithShardedOptimizer(std::move(alike)));

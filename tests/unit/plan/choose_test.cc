@@ -91,6 +91,24 @@ TEST(ChooseMesh, CutsTheModelOfAJobThatWantsNoShards) {
   EXPECT_EQ(RanksInGroup(smaller.spec.parallel()), 4);
 }
 
+// Four ranks of one shard each send less where they share out the tokens, and need less memory.
+TEST(ChooseMesh, SharesOutTokensWhereThatIsFaster) {
+  v1::JobSpec spec = OnFourSlots();
+  spec.mutable_parallel()->set_shard(v1::Parallel::NONE);
+  spec.mutable_parallel()->set_tensor(4);
+  spec = ResolveSpec(spec).value();
+  v1::JobSpec pairs = spec, all = spec;
+  pairs.mutable_parallel()->mutable_layout()->set_tensor(2);
+  all.mutable_parallel()->mutable_layout()->set_tensor(4);
+  const ChosenMesh of_two = Choose(spec, BytesOf(pairs)), of_four = Choose(spec, BytesOf(all));
+  ASSERT_TRUE(of_two.fits && of_four.fits);
+  EXPECT_EQ(of_two.spec.parallel().layout().tensor(), 2);
+  EXPECT_FALSE(of_two.spec.parallel().layout().sequence()) << "of two shards on a rank";
+  EXPECT_EQ(of_four.spec.parallel().layout().tensor(), 4);
+  EXPECT_TRUE(of_four.spec.parallel().layout().sequence());
+  EXPECT_THAT(of_four.why, StartsWith("tensor 4, sequence needs "));
+}
+
 TEST(ChooseMesh, KeepsWhatTheJobSays) {
   v1::JobSpec spec = OnFourSlots();
   spec.mutable_parallel()->set_shard(v1::Parallel::OPTIMIZER);
