@@ -131,7 +131,7 @@ absl::StatusOr<Process> Process::Adopt(ProcessId id) {
   // Read after the descriptor was opened: if the start time is right, the descriptor is of that
   // process.
   const absl::StatusOr<ProcessStat> now = ReadProcessStat(id.pid);
-  if (!now.ok() || now->start_time != id.start_time || now->state == 'Z') {
+  if (!now.ok() || now->start_time != id.start_time || !now->alive()) {
     return absl::NotFoundError(absl::StrCat("process ", id.pid, " is gone"));
   }
   return Process(id, std::move(pidfd), false);

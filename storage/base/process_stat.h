@@ -24,10 +24,13 @@ struct ProcessStat {
   pid_t group = 0;
   uint64_t start_time = 0;  // ticks since boot: a pid is reused, a pid with its start time is not
 
-  bool alive() const { return state != 'Z' && state != 'X'; }
+  int64_t threads = 0;
+
+  // Also when its first thread has ended and others have not: what the process had open still is.
+  bool alive() const { return (state != 'Z' && state != 'X') || threads > 1; }
 };
 
-// kNotFound: there is no such process.
+// An error: there is no such process, or it has gone meanwhile.
 inline absl::StatusOr<ProcessStat> ReadProcessStat(pid_t pid) {
   TY_ASSIGN_OR_RETURN(const std::string text, ReadFile(absl::StrCat("/proc/", pid, "/stat")));
   // The name, in parentheses, may hold spaces and parentheses itself.
@@ -36,7 +39,7 @@ inline absl::StatusOr<ProcessStat> ReadProcessStat(pid_t pid) {
   const std::vector<std::string> fields = absl::StrSplit(text.substr(name_end + 2), ' ');
   ProcessStat stat;
   if (fields.size() < 20 || fields[0].size() != 1 || !absl::SimpleAtoi(fields[1], &stat.parent) ||
-      !absl::SimpleAtoi(fields[2], &stat.group) ||
+      !absl::SimpleAtoi(fields[2], &stat.group) || !absl::SimpleAtoi(fields[17], &stat.threads) ||
       !absl::SimpleAtoi(fields[19], &stat.start_time)) {
     return absl::InternalError(absl::StrCat("/proc/", pid, "/stat is not understood: ", text));
   }

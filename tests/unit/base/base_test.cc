@@ -2,7 +2,10 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -15,6 +18,7 @@
 #include "storage/base/file.h"
 #include "storage/base/ids.h"
 #include "storage/base/printable.h"
+#include "storage/base/process_stat.h"
 #include "storage/base/retry_pause.h"
 #include "storage/base/status.h"
 #include "storage/base/suggest.h"
@@ -269,6 +273,29 @@ TEST(Escaped, UnfinishedCharactersAreCounted) {
                                                    {"\x80\x80\x80\x80", 0}}) {
     EXPECT_EQ(UnfinishedBytes(text), bytes);
   }
+}
+
+// A server that was killed has its port until the last of its threads is gone; the first may go
+// before the others.
+TEST(ProcessStat, AProcessLivesAsLongAsAnyOfItsThreads) {
+  const pid_t child = fork();
+  if (child == 0) {
+    std::thread([] {
+      for (;;) pause();
+    }).detach();
+    syscall(SYS_exit, 0);  // this thread alone
+  }
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  ProcessStat stat;
+  while (stat.state != 'Z' && absl::Now() < deadline) stat = ReadProcessStat(child).value();
+  EXPECT_EQ(stat.state, 'Z') << "the first thread has not ended";
+  EXPECT_EQ(stat.parent, getpid());
+  EXPECT_TRUE(stat.alive());
+  kill(child, SIGKILL);
+  while (stat.alive() && absl::Now() < deadline) stat = ReadProcessStat(child).value();
+  EXPECT_FALSE(stat.alive()) << "nobody has waited for it yet";
+  EXPECT_EQ(waitpid(child, nullptr, 0), child);
+  EXPECT_FALSE(ReadProcessStat(child).ok());
 }
 
 }  // namespace
