@@ -29,9 +29,11 @@ struct Binder {
     TY_CHECK(takes_row_stride || tensor.row_stride == 0, tensor.name,
              ": its op takes no rows that lie apart");
     TY_CHECK(plan.offsets[id] != p::kNoPlace, tensor.name, " has no place of its own");
-    return {arena + plan.offset(id, partial, flight), tensor.type, tensor.row_stride,
+    return {arena + offset(id), tensor.type, tensor.row_stride,
             /*padded=*/tensor.row_stride > 0};
   }
+
+  int64_t offset(p::TensorId id) const { return plan.offset(id, partial, flight); }
 
   // Embedding tables, or one tensor per table (such as gradients), by their places relative to the
   // first.
@@ -41,7 +43,7 @@ struct Binder {
                     .list = {.count = static_cast<int64_t>(tables.size())}};
     TY_CHECK(bound.list.count <= k::TableList::kMost, bound.list.count, " tables");
     for (size_t t = 0; t < tables.size(); ++t) {
-      bound.list.start[t] = (plan.offsets[tables[t]] - plan.offsets[tables[0]]) / 4;
+      bound.list.start[t] = (offset(tables[t]) - offset(tables[0])) / 4;
       bound.list.rows[t] = plan.tensors[tables[t]].dims[0];
     }
     return bound;

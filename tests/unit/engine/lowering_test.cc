@@ -8,8 +8,11 @@
 #include <type_traits>
 #include <utility>
 #include <variant>
+#include <vector>
 
-#include "executor/plan/graph/graph.h"
+#include "executor/engine/lowering.h"
+#include "executor/plan/graph/plan.h"
+#include "kernels/device.h"
 
 namespace trainyard {
 namespace {
@@ -59,6 +62,39 @@ void ExpectAllFields(const Op<plan::TensorId>&) {
 template <typename... Ops>
 void ExpectAllFieldsOf(std::type_identity<std::variant<Ops...>>) {
   (ExpectAllFields(Ops()), ...);
+}
+
+// Parts of a sum of which one is kept for each micro-batch in flight, and the other is computed
+// anew.
+TEST(Lowering, EachOperandOfAListHasItsPlaceOfTheMicroBatchInFlight) {
+  constexpr int64_t kBytes = 128;
+  plan::Plan plan;
+  for (const char* name : {"kept", "computed anew", "sum"}) {
+    plan.tensors.push_back({.name = name, .dims = {2}});
+  }
+  // Two places in flight, then what any micro-batch has by itself.
+  plan.flight_region = {.offset = 0, .bytes = 2 * kBytes};
+  plan.flight_bytes = kBytes;
+  plan.offsets = {0, 2 * kBytes, 3 * kBytes};
+  const std::vector<plan::Op> ops = {plan::AddParts{.parts = {plan::TensorId(0), plan::TensorId(1)},
+                                                    .y = plan::TensorId(2),
+                                                    .rows = 1,
+                                                    .cols = 2}};
+  const auto device = kernels::OpenCpu(1).value();
+  void* const arena = device->Allocate(4 * kBytes).value();
+  const auto at = [&](int64_t offset) {
+    return reinterpret_cast<float*>(static_cast<char*>(arena) + offset);
+  };
+  at(0)[0] = at(0)[1] = 100;
+  at(kBytes)[0] = 1, at(kBytes)[1] = 2;
+  at(2 * kBytes)[0] = 30, at(2 * kBytes)[1] = 40;
+  const auto stream = device->MakeStream();
+  const kernels::Kernels kernels =
+      engine::Lower(*device, plan, arena, ops, /*partial=*/0, /*flight=*/1).value();
+  for (const kernels::Kernel& kernel : kernels) kernel.launch(*stream);
+  EXPECT_EQ(at(3 * kBytes)[0], 31);
+  EXPECT_EQ(at(3 * kBytes)[1], 42);
+  device->Free(arena);
 }
 
 TEST(Lowering, NoFieldOfAnOpIsLost) { ExpectAllFieldsOf(std::type_identity<plan::OpVariant>()); }
