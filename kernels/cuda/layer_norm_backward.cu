@@ -210,7 +210,7 @@ void LaunchWhole(Stream& stream, const LayerNormBackward& op) {
 // Each cut by itself, and then the sums of all.
 template <typename T>
 void LaunchCuts(Stream& stream, const LayerNormBackward& op) {
-  const auto move = [](Buffer& buffer, int64_t elements) {
+  const auto advance = [](Buffer& buffer, int64_t elements) {
     if (buffer) buffer = buffer.From(elements);
   };
   float* const gammas = static_cast<float*>(stream.scratch);  // [cuts, cols]
@@ -219,8 +219,8 @@ void LaunchCuts(Stream& stream, const LayerNormBackward& op) {
   const int count = EachCut(op.rows, op.cuts, [&](int64_t first, int64_t end, int number) {
     LayerNormBackward cut = op;
     cut.rows = end - first;
-    for (Buffer* buffer : {&cut.dy, &cut.x, &cut.dx}) move(*buffer, first * op.cols);
-    for (Buffer* buffer : {&cut.mean, &cut.rstd}) move(*buffer, first);
+    for (Buffer* buffer : {&cut.dy, &cut.x, &cut.dx}) advance(*buffer, first * op.cols);
+    for (Buffer* buffer : {&cut.mean, &cut.rstd}) advance(*buffer, first);
     if (op.dgamma) cut.dgamma = {gammas + number * op.cols};
     if (op.dbeta) cut.dbeta = {betas + number * op.cols};
     cut.accumulate_params = false;

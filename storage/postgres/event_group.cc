@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
-#include <optional>
 #include <pqxx/pqxx>
 
 #include "absl/strings/str_cat.h"

@@ -32,7 +32,7 @@ absl::StatusOr<v1::JobState> ParseState(const std::string& text) {
 
 // Prints the state of a job that is `wanted`, or ended while the command waited for that; returns
 // the exit code.
-absl::StatusOr<int> AtEnd(Session& session, const v1::Job& job, v1::JobState wanted) {
+absl::StatusOr<int> Report(Session& session, const v1::Job& job, v1::JobState wanted) {
   session.out().Write(absl::StrCat(v1::JobState_Name(job.state()), "\n"));
   if (job.state() == wanted) return kExitOk;
   if (wanted != v1::JOB_STATE_UNSPECIFIED) {
@@ -52,7 +52,7 @@ absl::StatusOr<int> Wait(Session& session, const WaitOptions& options) {
   TY_ASSIGN_OR_RETURN(*get.mutable_name(), session.JobName(options.job));
   TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
   TY_ASSIGN_OR_RETURN(const v1::Job job, client->GetJob(get));
-  if (IsTerminal(job.state()) || job.state() == wanted) return AtEnd(session, job, wanted);
+  if (IsTerminal(job.state()) || job.state() == wanted) return Report(session, job, wanted);
   const StopTimer timer(stop, options.timeout_seconds > 0 ? absl::Seconds(options.timeout_seconds)
                                                           : absl::InfiniteDuration());
   bool reached = false;
@@ -69,7 +69,7 @@ absl::StatusOr<int> Wait(Session& session, const WaitOptions& options) {
     session.out().Write(absl::StrCat(v1::JobState_Name(wanted), "\n"));
     return kExitOk;
   }
-  if (end.ok()) return AtEnd(session, *end, wanted);
+  if (end.ok()) return Report(session, *end, wanted);
   if (timer.fired()) {
     return absl::DeadlineExceededError(absl::StrCat(LastSegment(job.name()), " is not yet ",
                                                     options.state, " after ",

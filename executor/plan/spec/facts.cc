@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "executor/plan/spec/spec.h"
+#include "storage/base/enum_names.h"
 
 namespace trainyard::plan {
 
@@ -15,8 +17,12 @@ constexpr int64_t kLargestSteps = 4294967295;  // counters of random draws wrap 
 }  // namespace
 
 const char* NameOf(DataFacts::Kind kind) {
-  constexpr const char* kNames[] = {"images", "tokens", "documents", "clicks"};  // as in Kind
-  return kNames[static_cast<size_t>(kind)];
+  constexpr std::pair<DataFacts::Kind, const char*> kNames[] = {
+      {DataFacts::Kind::kImages, "images"},
+      {DataFacts::Kind::kTokens, "tokens"},
+      {DataFacts::Kind::kDocuments, "documents"},
+      {DataFacts::Kind::kClicks, "clicks"}};
+  return NameIn(kNames, kind).data();  // of a literal
 }
 
 absl::Status CheckFacts(const DataFacts& facts) {
