@@ -215,15 +215,17 @@ std::string RenderPlan(const Terminal& terminal, const v1::Job& job) {
 }
 
 std::string RenderLayouts(const Terminal& terminal, const v1::PlanLayoutsResponse& plan) {
-  bool timed = false, shared = false, staged = false;
+  bool timed = false, shared = false, staged = false, sequence = false;
   for (const v1::LayoutPlan& layout : plan.layouts()) {
     timed = timed || layout.step_seconds() > 0;
     shared = shared || layout.layout().has_tensor();
     staged = staged || layout.layout().has_pipeline();
+    sequence = sequence || layout.layout().sequence();
   }
   std::vector<std::string> header = {"SLOTS"};
   if (shared) header.push_back("LAYOUT.TENSOR");
   if (staged) header.push_back("LAYOUT.PIPELINE");
+  if (sequence) header.push_back("LAYOUT.SEQUENCE");
   header.insert(header.end(), {"LOGICAL RANKS EACH", "BUSY", "MEMORY PER SLOT", "SENT PER STEP"});
   if (timed) header.push_back("STEP, ESTIMATED");
   Table table(header);
@@ -246,6 +248,7 @@ std::string RenderLayouts(const Terminal& terminal, const v1::PlanLayoutsRespons
     std::vector<std::string> row = {FormatCount(layout.slots())};
     if (shared) row.push_back(FormatCount(std::max(1, layout.layout().tensor())));
     if (staged) row.push_back(FormatCount(std::max(1, layout.layout().pipeline())));
+    if (sequence) row.push_back(layout.layout().sequence() ? "true" : "");
     row.insert(row.end(),
                {FormatCount(layout.logical_ranks_per_slot()),
                 absl::StrFormat("%.0f%%", 100 * layout.busy_share()),

@@ -134,7 +134,7 @@ absl::Status NonFiniteSearch::LookAtReceived(const plan::Op& op, int64_t partial
     TY_ASSIGN_OR_RETURN(const std::string bad, Scan(id, partial));
     received_ |= !bad.empty();
   }
-  // Its own rows it has looked at.
+  // The rows of this rank were looked at when they were written.
   if (const auto* const all = std::get_if<plan::GatherRows>(&op)) {
     TY_ASSIGN_OR_RETURN(const std::string bad, Scan(all->y, partial));
     received_ |= !bad.empty();

@@ -68,7 +68,7 @@ ShardsAcrossRanks::Rounds ShardsAcrossRanks::RoundsOf(const plan::ShardExchange&
   const plan::Plan& plan = session_.plan();
   std::vector<int64_t> ranks = exchange.ranks;
   for (int rank = 0; rank < group_.size() && exchange.ranks.empty(); ++rank) ranks.push_back(rank);
-  // Of `all` rows, in order, those of the rank at `place` of `ranks`.
+  // The rows of `all` that belong to the rank at `place` of `ranks`.
   const auto rows_at = [&](absl::Span<char> all, size_t place) {
     if (exchange.rows.empty() || all.empty()) return all;
     int64_t count = 0;

@@ -87,7 +87,7 @@ std::vector<Alternatives> MeshesToTry(const v1::JobSpec& spec) {
       auto mesh = InGroups(own, tensor, in_group / tensor);
       if (!mesh.has_value()) continue;
       alike.push_back(*mesh);
-      if (tensor == 1 || tensor != mesh->tensor()) continue;
+      if (tensor == 1 || tensor != mesh->tensor() || mesh->layout().sequence()) continue;
       mesh->mutable_layout()->set_sequence(true);
       alike.push_back(*std::move(mesh));
     }

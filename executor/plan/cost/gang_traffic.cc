@@ -79,16 +79,15 @@ int64_t SentToGroup(const Plan& plan, const std::vector<ShardExchange>& exchange
     const int64_t others = (ranks == 0 ? plan.host.ranks : ranks) - 1;
     for (const TensorId id : exchange.tensors) {
       const Tensor& tensor = plan.tensors[id];
-      if (exchange.gathered != kNone) {
+      const bool gathers = exchange.gathered != kNone;
+      if (!gathers && tensor.made_by != plan.host.rank) continue;
+      if (gathers || exchange.rows.empty()) {
         bytes += others * tensor.bytes();
-      } else if (tensor.made_by == plan.host.rank && exchange.rows.empty()) {
-        bytes += others * tensor.bytes();
-      } else if (tensor.made_by == plan.host.rank) {
-        int64_t rows = 0;
-        for (const Run& run : exchange.rows) rows += run.size();
-        const int64_t own = exchange.rows[plan.host.place()].size();
-        bytes += tensor.bytes() / rows * (rows - own);
+        continue;
       }
+      int64_t rows = 0;
+      for (const Run& run : exchange.rows) rows += run.size();
+      bytes += tensor.bytes() / rows * (rows - exchange.rows[plan.host.place()].size());
     }
   }
   return bytes;

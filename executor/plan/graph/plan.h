@@ -76,9 +76,10 @@ struct ShardExchange {
   int64_t before_op = 0;
   std::vector<TensorId> tensors;
   std::vector<int64_t> ranks = {};  // none: all that share a logical rank
-  // Where rows are shared out among `ranks` (passes/share_rows.h): which of them each has. Of what
-  // it makes, a rank sends to another the rows of that one; where it is to gather all rows, it
-  // sends the only tensor, its own rows, to the others, and is sent theirs into `gathered`.
+  // Where rows are shared out among `ranks` (passes/share_rows.h), and this rank sends some: which
+  // of them each has. Of what it makes, a rank sends to another the rows of that one; where it is
+  // to gather all rows, it sends the only tensor, its own rows, to the others, and is sent theirs
+  // into `gathered`.
   std::vector<Run> rows = {};
   TensorId gathered = kNone;
 };

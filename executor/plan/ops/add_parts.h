@@ -24,13 +24,7 @@ struct Rules<AddParts> : ForwardOp, NoScratch {
 };
 
 template <>
-struct Rules<AddRows> : BackwardOp, NoScratch {
-  static InPlace InPlacePairs(const AddRows& o) {
-    InPlace pairs;
-    for (const TensorId part : o.received) pairs.emplace_back(part, o.y);
-    return pairs;
-  }
-};
+struct Rules<AddRows> : BackwardOp, NoScratch {};
 
 template <>
 struct Rules<Spread> : ForwardOp, NoScratch {

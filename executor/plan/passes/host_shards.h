@@ -26,8 +26,8 @@ struct HostedOps {
 HostedOps HostShards(const ShardHost& host, const std::vector<const OfParameter*>& with_parameters,
                      size_t first, Graph& graph);
 
-// The exchanges that `ops` need, in order: before an op what it reads of several ranks, or gathers
-// from them. The same on every rank of the stage.
+// The exchanges that `ops` need: before an op what it reads of several ranks, or gathers from them.
+// Every rank of the stage has as many, in the same order.
 std::vector<ShardExchange> ShardExchanges(const ShardHost& host, const std::vector<Tensor>& tensors,
                                           const std::vector<Op>& ops);
 

@@ -13,7 +13,7 @@ namespace trainyard::plan {
 
 namespace {
 
-// Where a tensor is whose rows are shared out.
+// The forms of a tensor that a rank has: its own rows, all rows, or both.
 struct RowForms {
   int64_t rows = 0;        // of all ranks
   TensorId own = kNone;    // those of this rank; kNone: it has all or none
@@ -43,6 +43,8 @@ class RowSharing {
     if (forms.whole != kNone) return forms.whole;
     Tensor whole = graph_[id];
     absl::StrAppend(&whole.name, " (of all)");
+    whole.kind = TensorKind::kActivation;
+    whole.made_by = kEveryRank;
     forms.whole = graph_.Add(std::move(whole));
     forms.gathered = true;
     const Run rows = Own(forms.rows);
@@ -107,7 +109,7 @@ class RowSharing {
     return rows;
   }
 
-  // What each rank does with all rows.
+  // Computes the own rows where an operand is there as these alone, else all rows.
   template <typename O>
   void ShareOp(O& op) {
     if constexpr (kGoesRowByRow<O>) {

@@ -32,14 +32,16 @@ absl::Status CheckLayout(const v1::Parallel& parallel) {
                    "many there may be");
   }
   if (layout.sequence() && layout.tensor() <= 1) {
-    return Invalid(at + "sequence", "true: ranks that share shards share out tokens too, and with ",
-                   at, "tensor 1 no ranks do; leave it out, or set that to spec.parallel.tensor");
+    return Invalid(at + "sequence", "true, but ", at,
+                   "tensor is 1: tokens are shared out among ranks that share shards; set that and "
+                   "spec.parallel.tensor to their number, or leave sequence out");
   }
   if (layout.sequence() && layout.tensor() != parallel.tensor()) {
-    return NotBuilt(at + "sequence",
-                    absl::StrCat("tokens shared out among ", layout.tensor(), " ranks that have ",
-                                 parallel.tensor(), " shards"),
-                    absl::StrCat("set ", at, "tensor to ", parallel.tensor(), ", or leave it out"));
+    return NotBuilt(
+        at + "sequence",
+        absl::StrCat("sharing out tokens among ", layout.tensor(), " ranks that host ",
+                     parallel.tensor(), " shards"),
+        absl::StrCat("set ", at, "tensor to ", parallel.tensor(), ", or leave sequence out"));
   }
   return absl::OkStatus();
 }
@@ -87,8 +89,9 @@ absl::Status ResolveParallel(v1::Parallel& parallel, int64_t slots) {
   if (parallel.sequence() > 1) {
     return NotBuilt(
         at + "sequence",
-        absl::StrCat("an axis of ", parallel.sequence(), " ranks that share out tokens alone"),
-        "with spec.parallel.layout.sequence true those do it that share shards");
+        absl::StrCat(parallel.sequence(), " ranks that share out tokens, but no shards,"),
+        "use 1, or spec.parallel.layout.sequence, with which ranks that share shards "
+        "share out tokens, too");
   }
   const double timeout = parallel.progress_timeout_seconds();
   if (parallel.has_progress_timeout_seconds() && !(timeout >= 1 && timeout <= 86400)) {

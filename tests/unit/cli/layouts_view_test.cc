@@ -38,6 +38,9 @@ TEST(RenderLayouts, SaysHowManyRanksShareShards) {
       RenderLayouts({}, plan),
       StartsWith("SLOTS  LAYOUT.TENSOR  LOGICAL RANKS EACH  BUSY  MEMORY PER SLOT  SENT PER STEP\n"
                  "    2              2                   4   50% "));
+  plan.mutable_layouts(0)->mutable_layout()->set_sequence(true);
+  EXPECT_THAT(RenderLayouts({}, plan), HasSubstr("LAYOUT.SEQUENCE"));
+  EXPECT_THAT(RenderLayouts({}, plan), HasSubstr("\n    2              2             true "));
   plan.mutable_layouts(0)->set_refused("no");
   EXPECT_THAT(RenderLayouts({}, plan), HasSubstr("\n2 slots, parallel.layout.tensor 2: no\n"));
   plan.mutable_layouts(0)->clear_layout();

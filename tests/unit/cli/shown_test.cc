@@ -102,6 +102,10 @@ TEST(Shown, RanksSayHowManyLogicalRanksTheyHost) {
   spec.mutable_resources()->set_min_slots(2);
   spec.mutable_resources()->set_max_slots(6);
   EXPECT_EQ(RanksText(spec), "2 to 6 in groups of 2, which share 3 logical ranks");
+  spec.mutable_resources()->clear_max_slots();
+  EXPECT_EQ(RanksText(spec), "2, of which 2 share the shards of 3 logical ranks");
+  spec.mutable_parallel()->mutable_layout()->set_sequence(true);
+  EXPECT_EQ(RanksText(spec), "2, of which 2 share the shards and tokens of 3 logical ranks");
 }
 
 }  // namespace

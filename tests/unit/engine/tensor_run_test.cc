@@ -175,12 +175,13 @@ TEST_P(TensorRun, RecomputesWithTheSameBitsOnRanksThatShareTheShards) {
   }
 }
 
-// Also of micro-batches whose tokens no number of ranks divides.
+// Four micro-batches of one sample, whose tokens three ranks cannot share out evenly.
 TEST_P(TensorRun, HasTheSameBitsOnRanksThatShareTheTokensToo) {
   for (const int tensor : {2, 3, 4}) {
     for (const auto compute : {v1::Precision::FP32, v1::Precision::BF16, v1::Precision::FP16}) {
       v1::JobSpec spec = Spec(4, tensor);
       spec.mutable_parallel()->set_logical_ranks(2);
+      spec.mutable_training()->set_micro_batch_size(1);
       spec.mutable_precision()->set_compute(compute);
       spec.mutable_training()->set_ema_decay(0.9);
       spec.mutable_checkpoint()->set_every_steps(2);
@@ -189,23 +190,57 @@ TEST_P(TensorRun, HasTheSameBitsOnRanksThatShareTheTokensToo) {
       RecordingObserver whole;
       MustRun(spec, name, whole);
       ASSERT_EQ(whole.checkpoints.size(), 2u);
+      const auto expect_same = [&](const WrittenCheckpoint& found, size_t number) {
+        for (const char* file :
+             {"model.safetensors", "ema.safetensors", "trainer_state/optimizer.safetensors"}) {
+          const std::string expected = FileOf(whole.checkpoints[number], file);
+          EXPECT_FALSE(expected.empty()) << file;
+          EXPECT_TRUE(FileOf(found, file) == expected) << file << name;
+        }
+      };
       for (const int groups : {1, 2}) {
-        const OnRanks gang(spec, Root(absl::StrCat(name, " on ", groups)),
-                           Layout{.ranks = groups * tensor, .sharing = tensor, .sequence = true});
+        const Layout shared{.ranks = groups * tensor, .sharing = tensor, .sequence = true};
+        const OnRanks gang(spec, Root(absl::StrCat(name, " on ", groups)), shared);
         gang.ExpectOk();
         EXPECT_EQ(gang.seen.TrainLosses(), whole.TrainLosses()) << name;
         EXPECT_EQ(gang.seen.Evaluations(), whole.Evaluations()) << name;
         ASSERT_EQ(gang.seen.checkpoints.size(), 2u) << name;
-        for (const size_t i : {0, 1}) {
-          for (const char* file :
-               {"model.safetensors", "ema.safetensors", "trainer_state/optimizer.safetensors"}) {
-            const std::string expected = FileOf(whole.checkpoints[i], file);
-            EXPECT_FALSE(expected.empty()) << file;
-            EXPECT_TRUE(FileOf(gang.seen.checkpoints[i], file) == expected) << file << name;
-          }
+        for (const size_t i : {0, 1}) expect_same(gang.seen.checkpoints[i], i);
+        if (groups == 2) continue;
+        // One rank goes on from what these wrote, and they from what one rank wrote.
+        const auto from = [](const WrittenCheckpoint& middle) {
+          return RestorePoint{.uri = middle.uri, .manifest_sha256 = middle.manifest_sha256};
+        };
+        const OnRanks alone(spec, Root(name + " alone"), Layout{}, from(gang.seen.checkpoints[0]));
+        const OnRanks resumed(spec, Root(name + " resumed"), shared, from(whole.checkpoints[0]));
+        for (const OnRanks* run : {&alone, &resumed}) {
+          run->ExpectOk();
+          ASSERT_FALSE(run->seen.checkpoints.empty()) << name;
+          expect_same(run->seen.checkpoints.back(), 1);
         }
       }
     }
+  }
+}
+
+// Of a norm that is frozen nothing is summed over the tokens, or the gradient of one parameter.
+TEST_P(TensorRun, HasTheSameBitsWithFrozenNormsOnRanksThatShareTheTokens) {
+  for (const char* pattern : {"*.0.*weight", "*norm*", "*bias"}) {
+    v1::JobSpec spec = Spec(3, 2);
+    spec.mutable_parallel()->set_logical_ranks(1);
+    v1::ParameterGroup& frozen = *spec.mutable_optimizer()->add_groups();
+    frozen.set_pattern(pattern);
+    frozen.set_frozen(true);
+    RecordingObserver whole;
+    const auto alone = RunOnCpu(spec, Root(absl::StrCat("alone ", pattern)), whole);
+    if (absl::IsInvalidArgument(alone.status())) continue;  // the family has no such parameter
+    ASSERT_TRUE(alone.ok()) << alone.status();
+    const OnRanks gang(spec, Root(absl::StrCat("gang ", pattern)),
+                       Layout{.ranks = 2, .sharing = 2, .sequence = true});
+    gang.ExpectOk();
+    ASSERT_FALSE(gang.seen.checkpoints.empty() || whole.checkpoints.empty()) << pattern;
+    EXPECT_EQ(gang.seen.checkpoints.back().weights_sha256, whole.checkpoints.back().weights_sha256)
+        << pattern;
   }
 }
 
