@@ -97,10 +97,12 @@ std::string RanksText(const v1::JobSpec& spec) {
     const std::string share = spec.parallel().layout().sequence()
                                   ? " share the shards and tokens of "
                                   : " share the shards of ";
-    const std::string what =
-        stages == 1   ? share
-        : tensor == 1 ? absl::StrCat(" are ", stages, " stages of ")
-                      : absl::StrCat(" are ", stages, " stages of ", tensor, " that", share);
+    const int chunks = std::max(1, spec.parallel().layout().chunks());
+    const std::string staged = absl::StrCat(
+        " are ", stages, " stages", chunks > 1 ? absl::StrCat(" in ", chunks, " chunks") : "");
+    const std::string what = stages == 1   ? share
+                             : tensor == 1 ? absl::StrCat(staged, " of ")
+                                           : absl::StrCat(staged, " of ", tensor, " that", share);
     return absl::StrCat(slots, slots > sharing ? ", of which each " : ", of which ", sharing, what,
                         fewest, hosts > fewest ? absl::StrCat(" or ", hosts) : "",
                         hosts == 1 ? " logical rank" : " logical ranks");
@@ -215,16 +217,18 @@ std::string RenderPlan(const Terminal& terminal, const v1::Job& job) {
 }
 
 std::string RenderLayouts(const Terminal& terminal, const v1::PlanLayoutsResponse& plan) {
-  bool timed = false, shared = false, staged = false, sequence = false;
+  bool timed = false, shared = false, staged = false, chunked = false, sequence = false;
   for (const v1::LayoutPlan& layout : plan.layouts()) {
     timed = timed || layout.step_seconds() > 0;
     shared = shared || layout.layout().has_tensor();
     staged = staged || layout.layout().has_pipeline();
+    chunked = chunked || layout.layout().has_chunks();
     sequence = sequence || layout.layout().sequence();
   }
   std::vector<std::string> header = {"SLOTS"};
   if (shared) header.push_back("LAYOUT.TENSOR");
   if (staged) header.push_back("LAYOUT.PIPELINE");
+  if (chunked) header.push_back("LAYOUT.CHUNKS");
   if (sequence) header.push_back("LAYOUT.SEQUENCE");
   header.insert(header.end(), {"LOGICAL RANKS EACH", "BUSY", "MEMORY PER SLOT", "SENT PER STEP"});
   if (timed) header.push_back("STEP, ESTIMATED");
@@ -248,6 +252,7 @@ std::string RenderLayouts(const Terminal& terminal, const v1::PlanLayoutsRespons
     std::vector<std::string> row = {FormatCount(layout.slots())};
     if (shared) row.push_back(FormatCount(std::max(1, layout.layout().tensor())));
     if (staged) row.push_back(FormatCount(std::max(1, layout.layout().pipeline())));
+    if (chunked) row.push_back(FormatCount(std::max(1, layout.layout().chunks())));
     if (sequence) row.push_back(layout.layout().sequence() ? "true" : "");
     row.insert(row.end(),
                {FormatCount(layout.logical_ranks_per_slot()),

@@ -21,7 +21,7 @@ static_assert(p::kPlace == k::NormalizeImages::kPlace);
 struct Binder {
   const p::Plan& plan;
   char* arena;
-  int64_t partial, flight;
+  plan::Instance of;
 
   k::Buffer At(p::TensorId id, bool takes_row_stride) const {
     if (id == p::kNone) return {};
@@ -33,7 +33,7 @@ struct Binder {
             /*padded=*/tensor.row_stride > 0};
   }
 
-  int64_t offset(p::TensorId id) const { return plan.offset(id, partial, flight); }
+  int64_t offset(p::TensorId id) const { return plan.offset(id, of); }
 
   // Embedding tables, or one tensor per table (such as gradients), by their places relative to the
   // first.
@@ -76,9 +76,8 @@ struct Binder {
 }  // namespace
 
 absl::StatusOr<kernels::Kernels> Lower(kernels::Device& device, const plan::Plan& plan, void* arena,
-                                       const std::vector<plan::Op>& ops, int64_t partial,
-                                       int64_t flight) {
-  const Binder binder{plan, static_cast<char*>(arena), partial, flight};
+                                       const std::vector<plan::Op>& ops, const plan::Instance& of) {
+  const Binder binder{plan, static_cast<char*>(arena), of};
   kernels::Kernels kernels;
   kernels.reserve(ops.size());
   for (const plan::Op& op : ops) {

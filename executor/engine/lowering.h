@@ -10,11 +10,10 @@
 
 namespace trainyard::engine {
 
-// The kernels of `ops` in order, bound to the plan's tensors in `arena`: what they do to partial
-// sum 0 (plan::Plan::partial_sums) is done to number `partial`, and what they do to the first
-// micro-batch in flight to number `flight`. kUnimplemented names the op that the device lacks.
+// The kernels of `ops` in order, bound to the plan's tensors in `arena`, of which those that have
+// several places are in those that `of` says. kUnimplemented names the op that the device lacks.
 absl::StatusOr<kernels::Kernels> Lower(kernels::Device& device, const plan::Plan& plan, void* arena,
-                                       const std::vector<plan::Op>& ops, int64_t partial = 0,
-                                       int64_t flight = 0);
+                                       const std::vector<plan::Op>& ops,
+                                       const plan::Instance& of = {});
 
 }  // namespace trainyard::engine

@@ -108,6 +108,9 @@ absl::Status CheckSameStart(const Gang& gang, const v1::JobSpec& spec, const pla
       absl::StrCat(SpecDigest(spec), " ", shard, " ", spec.parallel().layout().tensor(), " ",
                    spec.parallel().layout().pipeline(),
                    spec.parallel().layout().sequence() ? " sequence" : "",
+                   spec.parallel().layout().chunks() > 1
+                       ? absl::StrCat(" chunks ", spec.parallel().layout().chunks())
+                       : "",
                    spec.parallel().check_links() ? " check_links" : "",
                    // Workers of before sweep the tables all the same, and would send other sums.
                    spec.optimizer().muon().adamw().lazy_tables() ? " lazy_tables" : "",

@@ -98,10 +98,9 @@ absl::Status CheckIsPlanned(const kernels::Device& device, const plan::Plan& pla
 
 }  // namespace
 
-absl::StatusOr<kernels::Kernels> Session::Prepare(const std::vector<plan::Op>& ops, int64_t partial,
-                                                  int64_t flight) {
-  TY_ASSIGN_OR_RETURN(kernels::Kernels program,
-                      Lower(device_, plan_, arena_, ops, partial, flight));
+absl::StatusOr<kernels::Kernels> Session::Prepare(const std::vector<plan::Op>& ops,
+                                                  const plan::Instance& of) {
+  TY_ASSIGN_OR_RETURN(kernels::Kernels program, Lower(device_, plan_, arena_, ops, of));
   size_t needed = 0;
   for (const kernels::Kernel& kernel : program) needed = std::max(needed, kernel.scratch_bytes);
   TY_RETURN_IF_ERROR(CheckIsPlanned(device_, plan_, needed));
@@ -144,13 +143,12 @@ absl::Status Session::Run(Program& program) {
   return absl::OkStatus();
 }
 
-char* Session::At(plan::TensorId id, size_t offset, size_t bytes, int64_t partial,
-                  int64_t flight) const {
+char* Session::At(plan::TensorId id, size_t offset, size_t bytes, const plan::Instance& of) const {
   const plan::Tensor& tensor = plan_.tensors[id];
   TY_CHECK(static_cast<int64_t>(offset + bytes) <= tensor.bytes(), tensor.name, ": ", offset, " + ",
            bytes, " of ", tensor.bytes(), " bytes");
   TY_CHECK(plan_.offsets[id] != plan::kNoPlace, tensor.name, " has no place of its own");
-  return arena_ + plan_.offset(id, partial, flight) + offset;
+  return arena_ + plan_.offset(id, of) + offset;
 }
 
 void Session::Write(plan::TensorId id, const void* from, size_t bytes, size_t offset) {
@@ -163,7 +161,7 @@ void Session::Upload(const MicroBatch& batch) {
   const auto add = [&](plan::TensorId id, const void* from) {
     if (id == plan::kNone) return;
     const auto bytes = static_cast<size_t>(plan_.tensors[id].bytes());
-    pieces[n++] = {.to = At(id, 0, bytes, 0, batch.flight), .from = from, .bytes = bytes};
+    pieces[n++] = {.to = At(id, 0, bytes, batch.place), .from = from, .bytes = bytes};
   };
   add(batch.state, batch.of_state);
   add(batch.input, batch.inputs);
@@ -173,7 +171,7 @@ void Session::Upload(const MicroBatch& batch) {
 }
 
 void Session::Read(plan::TensorId id, void* to, size_t bytes, size_t offset, int64_t partial) {
-  device_.CopyOut(*stream_, to, At(id, offset, bytes, partial), bytes);
+  device_.CopyOut(*stream_, to, At(id, offset, bytes, {.partial = partial}), bytes);
 }
 
 absl::Status Session::ReadNow(plan::TensorId id, void* to, size_t bytes, size_t offset,

@@ -77,11 +77,10 @@ class Session {
   // Enqueues kernels::DrawNormal for all of a tensor; of a shard, what the whole has there.
   absl::Status DrawNormal(plan::TensorId id, uint64_t seed, uint64_t stream, double std);
 
-  // Prepares `ops` and makes sure that there is scratch enough for them. Waits for the stream. What
-  // they do to partial sum 0 (plan::Plan::partial_sums) they then do to number `partial`, and what
-  // they do to the first micro-batch in flight to number `flight`.
-  absl::StatusOr<kernels::Kernels> Prepare(const std::vector<plan::Op>& ops, int64_t partial = 0,
-                                           int64_t flight = 0);
+  // Prepares `ops` and makes sure that there is scratch enough for them. Waits for the stream. Of
+  // tensors that have several places they touch those that `of` says.
+  absl::StatusOr<kernels::Kernels> Prepare(const std::vector<plan::Op>& ops,
+                                           const plan::Instance& of = {});
 
   // Lets the kernels that have a choice make it by measuring (kernels::Kernel::tune); the arena's
   // content is lost.
@@ -121,7 +120,7 @@ class Session {
     plan::TensorId state = plan::kNone, input = plan::kNone, ids = plan::kNone,
                    target = plan::kNone;
     const void *of_state = nullptr, *inputs = nullptr, *targets = nullptr;
-    int64_t flight = 0;  // which of those in flight it is
+    plan::Instance place = {};  // which of those in flight it is
   };
   // Puts it in place for what is launched from now on; see UploadQueue.
   void Upload(const MicroBatch& batch);
@@ -142,8 +141,7 @@ class Session {
  private:
   Session(kernels::Device& device, const plan::Plan& plan, char* arena,
           std::unique_ptr<UploadQueue> uploads);
-  char* At(plan::TensorId id, size_t offset, size_t bytes, int64_t partial = 0,
-           int64_t flight = 0) const;
+  char* At(plan::TensorId id, size_t offset, size_t bytes, const plan::Instance& of = {}) const;
 
   kernels::Device& device_;
   const plan::Plan& plan_;

@@ -21,9 +21,9 @@ ShardsAcrossRanks::ShardsAcrossRanks(Session& session, const Gang& group, InOrde
 
 kernels::Kernels ShardsAcrossRanks::WithExchanges(kernels::Kernels kernels,
                                                   const std::vector<plan::ShardExchange>& exchanges,
-                                                  int64_t partial, int64_t flight) {
+                                                  const plan::Instance& of) {
   const auto rounds_of = [&](const plan::ShardExchange& exchange) {
-    return std::make_shared<const Rounds>(RoundsOf(exchange, partial, flight));
+    return std::make_shared<const Rounds>(RoundsOf(exchange, of));
   };
   const auto end = static_cast<int64_t>(kernels.size());
   // The last first: of several before one op the first goes before the others, which it wraps.
@@ -48,23 +48,21 @@ kernels::Kernels ShardsAcrossRanks::WithExchanges(kernels::Kernels kernels,
   return kernels;
 }
 
-absl::Span<char> ShardsAcrossRanks::Place(plan::TensorId id, int64_t partial,
-                                          int64_t flight) const {
+absl::Span<char> ShardsAcrossRanks::Place(plan::TensorId id, const plan::Instance& of) const {
   const plan::Plan& plan = session_.plan();
-  return session_.InMemory(
-      {.offset = plan.offset(id, partial, flight), .bytes = plan.tensors[id].bytes()});
+  return session_.InMemory({.offset = plan.offset(id, of), .bytes = plan.tensors[id].bytes()});
 }
 
-void ShardsAcrossRanks::Send(int apart, plan::TensorId id, int64_t flight) {
-  Exchange({{{.peer = group_.rank() + apart, .send = Place(id, 0, flight)}}}, session_.stream());
+void ShardsAcrossRanks::Send(int64_t rank, plan::TensorId id, const plan::Instance& of) {
+  Exchange({{{.peer = static_cast<int>(rank), .send = Place(id, of)}}}, session_.stream());
 }
 
-void ShardsAcrossRanks::Receive(int apart, plan::TensorId id, int64_t flight) {
-  Exchange({{{.peer = group_.rank() + apart, .receive = Place(id, 0, flight)}}}, session_.stream());
+void ShardsAcrossRanks::Receive(int64_t rank, plan::TensorId id, const plan::Instance& of) {
+  Exchange({{{.peer = static_cast<int>(rank), .receive = Place(id, of)}}}, session_.stream());
 }
 
 ShardsAcrossRanks::Rounds ShardsAcrossRanks::RoundsOf(const plan::ShardExchange& exchange,
-                                                      int64_t partial, int64_t flight) const {
+                                                      const plan::Instance& of) const {
   const plan::Plan& plan = session_.plan();
   std::vector<int64_t> ranks = exchange.ranks;
   for (int rank = 0; rank < group_.size() && exchange.ranks.empty(); ++rank) ranks.push_back(rank);
@@ -80,11 +78,11 @@ ShardsAcrossRanks::Rounds ShardsAcrossRanks::RoundsOf(const plan::ShardExchange&
   std::vector<std::vector<absl::Span<char>>> parts(group_.size());  // by the rank that makes them
   absl::Span<char> gathered;
   if (exchange.gathered != plan::kNone) {
-    gathered = Place(exchange.gathered, partial, flight);
-    for (const int64_t rank : ranks) parts[rank] = {Place(exchange.tensors[0], partial, flight)};
+    gathered = Place(exchange.gathered, of);
+    for (const int64_t rank : ranks) parts[rank] = {Place(exchange.tensors[0], of)};
   } else {
     for (const plan::TensorId id : exchange.tensors) {
-      parts[plan.tensors[id].made_by].push_back(Place(id, partial, flight));
+      parts[plan.tensors[id].made_by].push_back(Place(id, of));
     }
   }
   size_t most = 0;

@@ -31,16 +31,16 @@ class ShardsAcrossRanks {
   ShardsAcrossRanks(const ShardsAcrossRanks&) = delete;
   ShardsAcrossRanks& operator=(const ShardsAcrossRanks&) = delete;
 
-  // `kernels`, those of the ops of one list of the plan, bound to partial sum `partial` and number
-  // `flight` of the micro-batches in flight, which make `exchanges` before the ops that need them.
+  // `kernels`, those of the ops of one list of the plan, bound to the places that `of` says, which
+  // make `exchanges` before the ops that need them.
   kernels::Kernels WithExchanges(kernels::Kernels kernels,
                                  const std::vector<plan::ShardExchange>& exchanges,
-                                 int64_t partial = 0, int64_t flight = 0);
+                                 const plan::Instance& of = {});
 
-  // What goes to, or comes from, the rank `apart` places behind this one: a tensor of number
-  // `flight` of the micro-batches in flight. The other makes the opposite call.
-  void Send(int apart, plan::TensorId id, int64_t flight);
-  void Receive(int apart, plan::TensorId id, int64_t flight);
+  // What goes to, or comes from, rank `rank` of the group: a tensor in the place that `of` says.
+  // The other makes the opposite call.
+  void Send(int64_t rank, plan::TensorId id, const plan::Instance& of);
+  void Receive(int64_t rank, plan::TensorId id, const plan::Instance& of);
 
   // A step begins: its exchanges do not wait for ever for a rank that hangs.
   void BeginStep();
@@ -56,8 +56,8 @@ class ShardsAcrossRanks {
  private:
   // The parts of an exchange by round: in each, one of every rank that has as many.
   using Rounds = std::vector<std::vector<Transfer>>;
-  Rounds RoundsOf(const plan::ShardExchange& exchange, int64_t partial, int64_t flight) const;
-  absl::Span<char> Place(plan::TensorId id, int64_t partial, int64_t flight) const;
+  Rounds RoundsOf(const plan::ShardExchange& exchange, const plan::Instance& of) const;
+  absl::Span<char> Place(plan::TensorId id, const plan::Instance& of) const;
   void Exchange(const Rounds& rounds, kernels::Stream& stream);
   absl::Status ExchangeBetweenHosts(const Rounds& rounds);
   absl::Status ExchangeBetweenGpus(const Rounds& rounds, kernels::Stream& stream);

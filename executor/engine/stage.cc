@@ -2,21 +2,43 @@
 
 #include <utility>
 
+#include "executor/plan/ops/op.h"
 #include "storage/base/status.h"
 
 namespace trainyard::engine {
 
 using Kind = plan::StageAction::Kind;
 
+namespace {
+
+bool IsPass(Kind kind) {
+  return kind == Kind::kForward || kind == Kind::kBackward || kind == Kind::kBoth;
+}
+
+// Whether some of plan.micro touch what is kept of each micro-batch that is uploaded.
+bool TouchesBatch(const plan::Plan& plan, const plan::Run& ops) {
+  bool touches = false;
+  for (int64_t i = ops.first; i < ops.end && plan.batch_bytes > 0; ++i) {
+    plan::VisitOperands(plan.micro[i], [&](plan::TensorId id, plan::Access) {
+      touches |= plan.offset(id, {.batch = 1}) != plan.offset(id, {});
+    });
+  }
+  return touches;
+}
+
+}  // namespace
+
 Stage::Stage(Session& session, ShardsAcrossRanks& shards, const std::vector<StepPart>& parts)
     : session_(session),
       shards_(shards),
-      actions_(plan::ActionsOf(session.plan().host.stages, session.plan().host.stage(),
+      actions_(plan::ActionsOf(session.plan().host.pipeline(), session.plan().host.stage(),
                                static_cast<int64_t>(parts.size()))) {
   for (const StepPart& part : parts) partials_.push_back(part.partial);
+  const plan::MostInFlight& planned = session.plan().in_flight;
   for (const plan::StageAction& action : actions_) {
-    TY_CHECK(action.flight < session.plan().in_flight, action.flight, " of ",
-             session.plan().in_flight, " micro-batches in flight");
+    TY_CHECK(action.flight < planned.flights && action.batch < planned.batches, "number ",
+             action.flight, " of ", planned.flights, " in flight, of micro-batch ", action.batch,
+             " of ", planned.batches);
   }
 }
 
@@ -24,40 +46,57 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(Session& session, ShardsAcr
                                                      const std::vector<kernels::Kernels>& micro,
                                                      const std::vector<StepPart>& parts) {
   std::unique_ptr<Stage> stage(new Stage(session, shards, parts));
-  const plan::Plan& plan = session.plan();
-  const bool last = plan.backward_from == static_cast<int64_t>(plan.micro.size());
-  stage->with_sums_.resize(micro.size());
-  for (int64_t flight = 0; flight < plan.in_flight; ++flight) {
-    for (size_t partial = 0; partial < micro.size(); ++partial) {
-      kernels::Kernels all = micro[partial];
-      if (flight > 0) {
-        TY_ASSIGN_OR_RETURN(all,
-                            session.Prepare(plan.micro, static_cast<int64_t>(partial), flight));
-        session.Tune(all);
-        all = shards.WithExchanges(std::move(all), plan.micro_exchanges,
-                                   static_cast<int64_t>(partial), flight);
-      }
-      const auto cut = last ? all.begin() : all.begin() + plan.backward_from;
-      if (partial == 0 && !last) {
-        stage->forward_.emplace_back(kernels::Kernels(all.begin(), cut));
-      }
-      stage->with_sums_[partial].emplace_back(kernels::Kernels(cut, all.end()));
+  for (const plan::StageAction& action : stage->actions_) {
+    Program*& program = stage->of_actions_.emplace_back(nullptr);
+    if (!IsPass(action.kind)) continue;
+    const Part part = stage->PartOf(action);
+    const auto [found, is_new] = stage->programs_.try_emplace(part);
+    if (is_new) {
+      TY_ASSIGN_OR_RETURN(found->second, stage->Prepare(part, micro));
     }
+    program = &found->second;
   }
   return stage;
 }
 
+Stage::Part Stage::PartOf(const plan::StageAction& action) const {
+  const plan::StageChunk& chunk = ChunkOf(action);
+  Part part = {.ops = chunk.forward, .of = {.flight = action.flight}};
+  if (action.kind == Kind::kBackward) part.ops = chunk.backward;
+  if (action.kind == Kind::kBoth) part.ops.end = chunk.backward.end;
+  // Only what adds to sums, or reads what is kept of each upload, differs by them.
+  if (action.kind != Kind::kForward) part.of.partial = partials_[action.micro_batch];
+  if (TouchesBatch(session_.plan(), part.ops)) part.of.batch = action.batch;
+  return part;
+}
+
+absl::StatusOr<Program> Stage::Prepare(const Part& part,
+                                       const std::vector<kernels::Kernels>& micro) {
+  const plan::Run& run = part.ops;
+  const auto cut = [&run](const auto& all) {
+    return std::decay_t<decltype(all)>(all.begin() + run.first, all.begin() + run.end);
+  };
+  if (part.of.flight == 0 && part.of.batch == 0) return Program(cut(micro[part.of.partial]));
+  const plan::Plan& plan = session_.plan();
+  TY_ASSIGN_OR_RETURN(kernels::Kernels kernels, session_.Prepare(cut(plan.micro), part.of));
+  session_.Tune(kernels);
+  std::vector<plan::ShardExchange> exchanges;
+  for (plan::ShardExchange exchange : plan.micro_exchanges) {
+    if (exchange.before_op < run.first || exchange.before_op >= run.end) continue;
+    exchange.before_op -= run.first;
+    exchanges.push_back(std::move(exchange));
+  }
+  return Program(shards_.WithExchanges(std::move(kernels), exchanges, part.of));
+}
+
 absl::Status Stage::Run(const Around& around) {
-  for (const plan::StageAction& action : actions_) {
+  for (size_t i = 0; i < actions_.size(); ++i) {
+    const plan::StageAction& action = actions_[i];
     absl::Status passed;
-    switch (action.kind) {
-      case Kind::kForward:
-      case Kind::kBackward:
-      case Kind::kBoth:
-        passed = Pass(action, around);
-        break;
-      default:
-        Move(action.kind, action.flight);
+    if (of_actions_[i] != nullptr) {
+      passed = Pass(action, *of_actions_[i], around);
+    } else {
+      Move(action.kind, ChunkOf(action).links, {.flight = action.flight});
     }
     TY_RETURN_IF_ERROR(shards_.status());  // which may be why it did not run
     TY_RETURN_IF_ERROR(passed);
@@ -65,58 +104,61 @@ absl::Status Stage::Run(const Around& around) {
   return absl::OkStatus();
 }
 
-absl::Status Stage::Pass(const plan::StageAction& action, const Around& around) {
+absl::Status Stage::Pass(const plan::StageAction& action, Program& program, const Around& around) {
   const int64_t micro_batch = action.micro_batch;
-  if (action.kind == Kind::kBackward) {
+  if (action.kind == Kind::kBackward || action.chunk > 0) {
     around.resume(micro_batch);
   } else {
-    TY_RETURN_IF_ERROR(around.load(micro_batch, action.flight));
+    TY_RETURN_IF_ERROR(around.load(micro_batch, {.flight = action.flight, .batch = action.batch}));
   }
-  if (action.kind == Kind::kForward) return session_.Run(forward_[action.flight]);
-  around.before_sums(micro_batch);
-  TY_RETURN_IF_ERROR(session_.Run(with_sums_[partials_[micro_batch]][action.flight]));
-  around.after_sums(micro_batch);
+  if (action.kind == Kind::kForward) return session_.Run(program);
+  around.before_sums(micro_batch, ChunkOf(action));
+  TY_RETURN_IF_ERROR(session_.Run(program));
+  around.after_sums(micro_batch, ChunkOf(action));
   return absl::OkStatus();
 }
 
-void Stage::Move(Kind kind, int64_t flight) {
-  const plan::Plan& plan = session_.plan();
-  const auto apart = static_cast<int>(plan.host.in_stage());
+void Stage::Move(Kind kind, const plan::StageLinks& links, const plan::Instance& of) {
+  const plan::ShardHost& host = session_.plan().host;
   switch (kind) {
     case Kind::kReceiveFromBefore:
-      return shards_.Receive(-apart, plan.links.from_before, flight);
+      return shards_.Receive(host.before(), links.from_before, of);
     case Kind::kSendToAfter:
-      return shards_.Send(apart, plan.links.to_after, flight);
+      return shards_.Send(host.after(), links.to_after, of);
     case Kind::kReceiveFromAfter:
-      return shards_.Receive(apart, plan.links.from_after, flight);
+      return shards_.Receive(host.after(), links.from_after, of);
     case Kind::kSendToBefore:
-      return shards_.Send(-apart, plan.links.to_before, flight);
+      return shards_.Send(host.before(), links.to_before, of);
     default:
       TY_CHECK(false, "a pass is no move");
   }
 }
 
 kernels::Kernels Stage::OneByOne(kernels::Kernels micro) {
-  const plan::Plan& plan = session_.plan();
-  const auto before = [&](int64_t op, Kind kind) {
-    micro[op].launch = [this, kind, launch = std::move(micro[op].launch)](kernels::Stream& stream) {
-      Move(kind, 0);
-      launch(stream);
+  for (const plan::StageChunk& chunk : session_.plan().chunks) {
+    const plan::StageLinks& links = chunk.links;
+    const auto before = [&](int64_t op, Kind kind) {
+      micro[op].launch = [this, kind, links,
+                          launch = std::move(micro[op].launch)](kernels::Stream& stream) {
+        Move(kind, links);
+        launch(stream);
+      };
     };
-  };
-  const auto after = [&](int64_t op, Kind kind) {
-    micro[op].launch = [this, kind, launch = std::move(micro[op].launch)](kernels::Stream& stream) {
-      launch(stream);
-      Move(kind, 0);
+    const auto after = [&](int64_t op, Kind kind) {
+      micro[op].launch = [this, kind, links,
+                          launch = std::move(micro[op].launch)](kernels::Stream& stream) {
+        launch(stream);
+        Move(kind, links);
+      };
     };
-  };
-  if (plan.links.from_before != plan::kNone) {
-    before(0, Kind::kReceiveFromBefore);
-    after(static_cast<int64_t>(micro.size()) - 1, Kind::kSendToBefore);
-  }
-  if (plan.links.to_after != plan::kNone) {
-    after(plan.backward_from - 1, Kind::kSendToAfter);
-    before(plan.backward_from, Kind::kReceiveFromAfter);
+    if (links.from_before != plan::kNone) {
+      before(chunk.forward.first, Kind::kReceiveFromBefore);
+      after(chunk.backward.end - 1, Kind::kSendToBefore);
+    }
+    if (links.to_after != plan::kNone) {
+      after(chunk.forward.end - 1, Kind::kSendToAfter);
+      before(chunk.backward.first, Kind::kReceiveFromAfter);
+    }
   }
   return micro;
 }

@@ -2,9 +2,12 @@
 
 // What a rank computes that has one stage of a pipeline.
 
+#include <compare>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -24,17 +27,17 @@ class Stage {
  public:
   // What goes around the passes over a micro-batch, by its number within the rank's step.
   struct Around {
-    // Before its first pass: puts it in place as number `flight` of those in flight.
-    std::function<absl::Status(int64_t micro_batch, int64_t flight)> load;
+    // Before its first pass: puts it in place, as that number of those in flight.
+    std::function<absl::Status(int64_t micro_batch, const plan::Instance& place)> load;
     // Before a pass that other micro-batches came before: its StepState is put in place again.
     std::function<void(int64_t micro_batch)> resume;
-    // Before and after its gradients are added to what the rank has.
-    std::function<void(int64_t micro_batch)> before_sums, after_sums;
+    // Before and after its gradients of a chunk are added to what the rank has of these.
+    std::function<void(int64_t micro_batch, const plan::StageChunk&chunk)> before_sums, after_sums;
   };
 
   // `micro`, by partial sum: the kernels of plan.micro with the exchanges of `shards`, for the
-  // first micro-batch in flight. `parts` are those of the rank's step. `session` and `shards` must
-  // outlive it.
+  // first of all that is in flight. `parts` are those of the rank's step. `session` and `shards`
+  // must outlive it.
   static absl::StatusOr<std::unique_ptr<Stage>> Create(Session& session, ShardsAcrossRanks& shards,
                                                        const std::vector<kernels::Kernels>& micro,
                                                        const std::vector<StepPart>& parts);
@@ -48,18 +51,34 @@ class Stage {
   kernels::Kernels OneByOne(kernels::Kernels micro);
 
  private:
+  // The kernels of some ops of plan.micro.
+  struct Part {
+    plan::Run ops;
+    plan::Instance of;
+    friend auto operator<=>(const Part& a, const Part& b) {
+      return std::tuple(a.ops.first, a.ops.end, a.of) <=> std::tuple(b.ops.first, b.ops.end, b.of);
+    }
+  };
+
   Stage(Session& session, ShardsAcrossRanks& shards, const std::vector<StepPart>& parts);
 
-  absl::Status Pass(const plan::StageAction& action, const Around& around);
+  const plan::StageChunk& ChunkOf(const plan::StageAction& action) const {
+    return session_.plan().chunks[action.chunk];
+  }
+  // What runs in a pass.
+  Part PartOf(const plan::StageAction& action) const;
+  absl::StatusOr<Program> Prepare(const Part& part, const std::vector<kernels::Kernels>& micro);
+  absl::Status Pass(const plan::StageAction& action, Program& program, const Around& around);
   // Sends or receives what `kind` says.
-  void Move(plan::StageAction::Kind kind, int64_t flight);
+  void Move(plan::StageAction::Kind kind, const plan::StageLinks& links,
+            const plan::Instance& of = {});
 
   Session& session_;
   ShardsAcrossRanks& shards_;
   const std::vector<plan::StageAction> actions_;
-  std::vector<int64_t> partials_;                // by micro-batch
-  std::vector<Program> forward_;                 // by number in flight
-  std::vector<std::vector<Program>> with_sums_;  // by partial sum, by number in flight
+  std::vector<int64_t> partials_;  // by micro-batch
+  std::map<Part, Program> programs_;
+  std::vector<Program*> of_actions_;  // null: it is a move
 };
 
 }  // namespace trainyard::engine

@@ -95,15 +95,16 @@ absl::Status Trainer::Prepare() {
   }
   const auto with_exchanges = [this](const std::vector<plan::ShardExchange>& exchanges,
                                      int64_t partial, kernels::Kernels& kernels) {
-    if (shards_) kernels = shards_->WithExchanges(std::move(kernels), exchanges, partial);
+    if (!shards_) return;
+    kernels = shards_->WithExchanges(std::move(kernels), exchanges, {.partial = partial});
   };
   TY_ASSIGN_OR_RETURN(copy_, session_.Prepare(plan.copy));
   TY_ASSIGN_OR_RETURN(begin_, session_.Prepare(plan.begin));
   int64_t places = 0;
   for (const StepPart& part : parts_) places = std::max(places, part.partial + 1);
   for (int64_t partial = 0; partial < places; ++partial) {
-    TY_ASSIGN_OR_RETURN(zero_.emplace_back(), session_.Prepare(plan.zero, partial));
-    TY_ASSIGN_OR_RETURN(micro_.emplace_back(), session_.Prepare(plan.micro, partial));
+    TY_ASSIGN_OR_RETURN(zero_.emplace_back(), session_.Prepare(plan.zero, {.partial = partial}));
+    TY_ASSIGN_OR_RETURN(micro_.emplace_back(), session_.Prepare(plan.micro, {.partial = partial}));
     with_exchanges(plan.micro_exchanges, partial, micro_.back());
     if (partial == 0) continue;
     TY_ASSIGN_OR_RETURN(folds_.emplace_back(), session_.Prepare(plan.folds[partial - 1]));
@@ -191,7 +192,8 @@ absl::Status Trainer::Restore(const Checkpoint& checkpoint) {
   return absl::OkStatus();
 }
 
-absl::Status Trainer::Load(const BatchSource& next, int64_t step, int64_t i, int64_t flight) {
+absl::Status Trainer::Load(const BatchSource& next, int64_t step, int64_t i,
+                           const plan::Instance& place) {
   const plan::Plan& plan = session_.plan();
   TY_RETURN_IF_ERROR(session_.WaitForRoom());
   const absl::StatusOr<data::Loader::Batch> loaded = next();
@@ -214,7 +216,7 @@ absl::Status Trainer::Load(const BatchSource& next, int64_t step, int64_t i, int
                    .of_state = kept,
                    .inputs = batch.inputs,
                    .targets = batch.targets,
-                   .flight = flight});
+                   .place = place});
   return absl::OkStatus();
 }
 
@@ -330,13 +332,17 @@ absl::Status Trainer::AwaitParameters() {
 }
 
 absl::Status Trainer::RunStage(const BatchSource& next) {
-  const auto launch_folds = [this](int64_t i) {
+  const auto launch = [this](const kernels::Kernels& kernels, const plan::Run& some) {
+    for (int64_t k = some.first; k < some.end; ++k) session_.Launch(kernels[k]);
+  };
+  const auto launch_folds = [&](int64_t i, const plan::StageChunk& chunk) {
     for (int64_t fold = 0; fold < parts_[i].folds; ++fold) {
-      session_.Launch(folds_[parts_[i].partial - 1 - fold]);
+      launch(folds_[parts_[i].partial - 1 - fold], chunk.fold);
     }
   };
   return stage_->Run(
-      {.load = [&](int64_t i, int64_t flight) { return Load(next, enqueued_, i, flight); },
+      {.load = [&](int64_t i,
+                   const plan::Instance& place) { return Load(next, enqueued_, i, place); },
        .resume =
            [this](int64_t i) {
              const char* const states = FlightOf(enqueued_).states.get();
@@ -344,8 +350,8 @@ absl::Status Trainer::RunStage(const BatchSource& next) {
              session_.Write(session_.plan().state, states + i * kBytes, kBytes);
            },
        .before_sums =
-           [this](int64_t i) {
-             if (parts_[i].begins_logical_rank) session_.Launch(zero_[parts_[i].partial]);
+           [&](int64_t i, const plan::StageChunk& chunk) {
+             if (parts_[i].begins_logical_rank) launch(zero_[parts_[i].partial], chunk.zero);
            },
        .after_sums = launch_folds});
 }

@@ -176,8 +176,9 @@ class Trainer {
   // Waits for the device and forgets the steps in flight.
   absl::Status Drain();
   absl::StatusOr<std::string> Search(const BatchSource& next);
-  // Uploads the next micro-batch, number `i` of step `step`, as number `flight` of those in flight.
-  absl::Status Load(const BatchSource& next, int64_t step, int64_t i, int64_t flight = 0);
+  // Uploads the next micro-batch, number `i` of step `step`, to the place that it has in flight.
+  absl::Status Load(const BatchSource& next, int64_t step, int64_t i,
+                    const plan::Instance& place = {});
   // Of a stage of a pipeline: all of a step up to its update.
   absl::Status RunStage(const BatchSource& next);
   StepResult ReadResult(const InFlight& flight) const;

@@ -63,8 +63,10 @@ class Assembly {
   Assembly(const v1::JobSpec& spec, const DataFacts& facts, int64_t rank = 0)
       : spec_(spec), facts_(facts), mesh_(MeshOf(spec)), type_(TypeOf(spec.precision().compute())) {
     plan_.rank = mesh_.group_of(rank);
-    plan_.host = {
-        .rank = mesh_.place_in_group(rank), .ranks = mesh_.in_group(), .stages = mesh_.pipeline};
+    plan_.host = {.rank = mesh_.place_in_group(rank),
+                  .ranks = mesh_.in_group(),
+                  .stages = mesh_.pipeline,
+                  .chunks = mesh_.chunks};
     plan_.logical_ranks = std::max(1, spec.parallel().logical_ranks());
     plan_.state = Scalar("step_state", ElementType::kU8, kStepStateBytes);
   }
@@ -107,7 +109,7 @@ class Assembly {
     const LogitGradients dlogits = AddLogitGradients(forward, rows, builder, graph_);
     TY_RETURN_IF_ERROR(builder.status());
 
-    TY_RETURN_IF_ERROR(AssignStages(mesh_.pipeline, copies_, graph_));
+    TY_RETURN_IF_ERROR(AssignPieces(plan_.host.pipeline(), copies_, graph_));
     TY_RETURN_IF_ERROR(OrderTrained(forward, rules));
     AddGradientTensors();
     AddOptimizerState();
@@ -146,7 +148,7 @@ class Assembly {
     evaluate_links_ =
         HostStage(plan_.host, copies_, {.forward = forward_ops, .loss = loss.size()}, graph_).links;
     JoinCopies(graph_);
-    if (shares_rows()) ShareRows(plan_.host, graph_.ops.size(), evaluate_links_, graph_);
+    if (shares_rows()) ShareRows(plan_.host, graph_.ops.size(), evaluate_links_[0], graph_);
     HostShards(plan_.host, {&copies_}, 0, graph_);
     plan_.evaluate = std::move(graph_.ops);
     graph_.ops.clear();
@@ -181,8 +183,8 @@ class Assembly {
     PlaceUnread();
     if (mesh_.pipeline > 1) {
       plan_.backward_from = static_cast<int64_t>(forward_ops_);
-      plan_.in_flight =
-          MostInFlight(mesh_.pipeline, plan_.host.stage(), most_hosted() * plan_.micro_batches);
+      plan_.in_flight = MostInFlightOf(plan_.host.pipeline(), plan_.host.stage(),
+                                       most_hosted() * plan_.micro_batches);
     }
     if (training) {
       if (activation_bytes < kUnbounded) {
@@ -398,9 +400,11 @@ class Assembly {
     graph_.ops.insert(graph_.ops.begin() + static_cast<int64_t>(all.forward), loss.begin(),
                       loss.end());
     const HostedStage stage = HostStage(plan_.host, copies_, all, graph_);
-    plan_.links = stage.links;
     forward_ops_ = stage.forward - JoinCopies(graph_);
-    if (shares_rows()) forward_ops_ = ShareRows(plan_.host, forward_ops_, plan_.links, graph_);
+    std::vector<StageLinks> links = stage.links;
+    if (shares_rows()) forward_ops_ = ShareRows(plan_.host, forward_ops_, links[0], graph_);
+    plan_.chunks.resize(links.size());
+    for (size_t chunk = 0; chunk < links.size(); ++chunk) plan_.chunks[chunk].links = links[chunk];
     const HostedOps hosted =
         HostShards(plan_.host, {&copies_, &gradient_of_}, forward_ops_, graph_);
     forward_ops_ = hosted.first;
@@ -445,8 +449,8 @@ class Assembly {
   Graph graph_;
   Plan plan_;
   std::vector<TensorId> scalars_;
-  size_t forward_ops_ = 0;  // of plan_.micro
-  StageLinks evaluate_links_;
+  size_t forward_ops_ = 0;                  // of plan_.micro
+  std::vector<StageLinks> evaluate_links_;  // by chunk
   TensorId norm_sum_ = kNone;
   CopyOfWeight copies_;                // in `type_`
   std::vector<StepCopy> step_copies_;  // of those, what a step casts for itself

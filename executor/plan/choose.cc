@@ -28,7 +28,7 @@ constexpr Rates kGpuRates = {.flops_per_second = 2e14, .bytes_per_second = 5e10}
 
 constexpr size_t kMostTold = 3;  // meshes that were too large; reasons why others were refused
 
-// "shard GRADIENTS", "tensor 2, pipeline 4, sequence".
+// "shard GRADIENTS", "tensor 2, pipeline 4 in 2 chunks, sequence".
 std::string NameOf(const v1::Parallel& parallel) {
   std::vector<std::string> parts;
   const v1::Parallel::Shard shard = parallel.shard();
@@ -37,7 +37,11 @@ std::string NameOf(const v1::Parallel& parallel) {
   }
   const int32_t tensor = parallel.layout().tensor(), stages = parallel.layout().pipeline();
   if (tensor > 1) parts.push_back(absl::StrCat("tensor ", tensor));
-  if (stages > 1) parts.push_back(absl::StrCat("pipeline ", stages));
+  const int32_t chunks = parallel.layout().chunks();
+  if (stages > 1) {
+    parts.push_back(absl::StrCat("pipeline ", stages,
+                                 chunks > 1 ? absl::StrCat(" in ", chunks, " chunks") : ""));
+  }
   if (parallel.layout().sequence()) parts.push_back("sequence");
   return parts.empty() ? "the job as it is" : absl::StrJoin(parts, ", ");
 }
@@ -55,6 +59,21 @@ std::optional<v1::Parallel> InGroups(v1::Parallel parallel, int32_t tensor, int3
 
 // Meshes of which the fastest that fits is chosen, before any of the next are looked at.
 using Alternatives = std::vector<v1::Parallel>;
+
+// `mesh` with tokens that are shared out, and with stages of several chunks, where that can be.
+Alternatives FurtherLayouts(const v1::Parallel& mesh, int64_t layers) {
+  const v1::Layout& own = mesh.layout();
+  Alternatives further;
+  if (own.tensor() > 1 && own.tensor() == mesh.tensor() && !own.sequence()) {
+    further.emplace_back(mesh).mutable_layout()->set_sequence(true);
+  }
+  if (own.pipeline() > 1 && own.chunks() <= 1 && !own.sequence()) {
+    for (int32_t chunks = 2; chunks <= 4 && chunks * own.pipeline() <= layers; chunks *= 2) {
+      further.emplace_back(mesh).mutable_layout()->set_chunks(chunks);
+    }
+  }
+  return further;
+}
 
 Alternatives WithShardedOptimizer(Alternatives meshes) {
   for (v1::Parallel& mesh : meshes) mesh.set_shard(v1::Parallel::OPTIMIZER);
@@ -87,9 +106,9 @@ std::vector<Alternatives> MeshesToTry(const v1::JobSpec& spec) {
       auto mesh = InGroups(own, tensor, in_group / tensor);
       if (!mesh.has_value()) continue;
       alike.push_back(*mesh);
-      if (tensor == 1 || tensor != mesh->tensor() || mesh->layout().sequence()) continue;
-      mesh->mutable_layout()->set_sequence(true);
-      alike.push_back(*std::move(mesh));
+      for (v1::Parallel& further : FurtherLayouts(*mesh, LayersOf(spec.model()))) {
+        alike.push_back(std::move(further));
+      }
     }
     meshes.push_back(alike);
     if (open && in_group < slots) meshes.push_back(WithShardedOptimizer(std::move(alike)));

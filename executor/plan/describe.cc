@@ -112,10 +112,14 @@ std::string Describe(const Plan& plan) {
     absl::StrAppendFormat(&text, "sent per step   %s\n", DescribeBytes(s.sent_bytes_per_step()));
   }
   if (s.bubble_share() > 0) {
+    const ShardHost& host = plan.host;
+    const std::string in_chunks =
+        host.chunks == 1 ? "" : absl::StrCat(" in ", host.chunks, " chunks");
     absl::StrAppendFormat(&text,
-                          "pipeline        stage %d of %d, %d micro-batches in flight, %.0f%% of a "
-                          "step waiting\n",
-                          plan.host.stage() + 1, plan.host.stages, plan.in_flight,
+                          "pipeline        stage %d of %d%s, %d %s in flight, %.0f%% of a step "
+                          "waiting\n",
+                          host.stage() + 1, host.stages, in_chunks, plan.in_flight.flights,
+                          host.chunks == 1 ? "micro-batches" : "chunks of micro-batches",
                           100 * s.bubble_share());
   }
   for (const v1::PassSummary& pass : s.passes()) absl::StrAppend(&text, Line(pass));

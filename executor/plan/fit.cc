@@ -28,7 +28,7 @@ absl::Status CannotHold(const std::string& budget, const v1::JobSpec& spec, cons
   const ShardHost& host = least.host;
   const std::string in_flight =
       host.stages == 1 ? ""
-                       : absl::StrCat(", ", least.in_flight, " of them in flight in stage ",
+                       : absl::StrCat(", ", least.in_flight.flights, " of them in flight in stage ",
                                       host.stage() + 1, " of ", host.stages);
   return absl::InvalidArgumentError(
       absl::StrCat(kRecomputeField, budget, " cannot be held: activations take at least ",
@@ -115,11 +115,14 @@ namespace {
 // the last that have parameters of the same shapes, the earliest has most micro-batches in flight
 // and is like the others in all else.
 std::vector<int64_t> StagesUnlikeEarlier(const Plan& first, int64_t stages) {
-  std::vector<std::vector<int64_t>> shapes(stages);  // of its parameters: whether trained, dims
+  const Pipeline pipeline = first.host.pipeline();
+  // Of its parameters: whether trained, in which chunk, dims.
+  std::vector<std::vector<int64_t>> shapes(stages);
   for (size_t i = 0; i < first.of_group.size(); ++i) {
     const Tensor& parameter = first.tensors[first.of_group[i]];
-    std::vector<int64_t>& shape = shapes[parameter.stage];
+    std::vector<int64_t>& shape = shapes[pipeline.stage_of(parameter.piece)];
     shape.push_back(i < first.trained_of_group ? -1 : -2);
+    shape.push_back(pipeline.chunk_of(parameter.piece));
     shape.insert(shape.end(), parameter.dims.begin(), parameter.dims.end());
   }
   std::vector<int64_t> unlike;

@@ -38,6 +38,9 @@ v1::JobSpec On(v1::JobSpec spec, const JobLayout& layout) {
   ranks.set_pipeline(layout.group.pipeline);
   // Of ranks that have one shard each.
   if (layout.group.tensor != spec.parallel().tensor()) ranks.clear_sequence();
+  // Of several stages, and at most one for each layer.
+  const int32_t stages = layout.group.pipeline;
+  if (stages == 1 || ranks.chunks() * stages > LayersOf(spec.model())) ranks.clear_chunks();
   return spec;
 }
 
@@ -186,8 +189,11 @@ absl::StatusOr<v1::LayoutPlan> PlanLayout(const v1::JobSpec& spec, const DataFac
   const RankGroup& group = layout.group;
   if (spec.parallel().tensor() > 1) told.mutable_layout()->set_tensor(group.tensor);
   if (spec.parallel().pipeline() > 1) told.mutable_layout()->set_pipeline(group.pipeline);
-  if (On(spec, layout).parallel().layout().sequence()) told.mutable_layout()->set_sequence(true);
-  const absl::StatusOr<Plan> plan = ResolveAndBuild(On(spec, layout), facts);
+  const v1::JobSpec laid_out = On(spec, layout);
+  const v1::Layout& ranks = laid_out.parallel().layout();
+  if (ranks.sequence()) told.mutable_layout()->set_sequence(true);
+  if (ranks.chunks() > 1) told.mutable_layout()->set_chunks(ranks.chunks());
+  const absl::StatusOr<Plan> plan = ResolveAndBuild(laid_out, facts);
   // Not so many slots, or a budget of memory that so few cannot hold.
   if (absl::IsInvalidArgument(plan.status()) || absl::IsUnimplemented(plan.status())) {
     told.set_refused(std::string(plan.status().message()));

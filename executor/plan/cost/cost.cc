@@ -165,13 +165,14 @@ void Summarize(const v1::JobSpec& spec, const DataFacts& facts, Plan& plan) {
   s.set_ema_bytes(plan.ema_region.bytes);
   s.set_activation_bytes(plan.activation_bytes + plan.scalar_region.bytes +
                          plan.unread_region.bytes + plan.leaves_region.bytes +
-                         plan.sums_region.bytes + plan.flight_region.bytes);
+                         plan.sums_region.bytes + plan.flight_region.bytes +
+                         plan.batch_region.bytes);
   s.set_shared_bytes(plan.activation_bytes + plan.step_copy_bytes + plan.exchanged_gradient_bytes +
                      plan.gathered_parameter_bytes - plan.activation_region.bytes);
   s.set_sent_bytes_per_step(MostTraffic(plan).bytes());
   if (const Mesh mesh = MeshOf(spec); mesh.pipeline > 1) {
     const int64_t hosted = HostedBy(plan.logical_ranks, mesh.data, mesh.data - 1).size();
-    s.set_bubble_share(BubbleShare(mesh.pipeline, hosted * plan.micro_batches));
+    s.set_bubble_share(BubbleShare(plan.host.pipeline(), hosted * plan.micro_batches));
   }
   s.set_staging_bytes(StagingBytes(spec, facts, plan));
   const bool gpu = OnGpuAlone(spec);

@@ -96,8 +96,10 @@ int64_t SentToGroup(const Plan& plan, const std::vector<ShardExchange>& exchange
 // In a micro-batch to the stages beside it.
 int64_t SentToStages(const Plan& plan) {
   int64_t bytes = 0;
-  for (const TensorId id : {plan.links.to_after, plan.links.to_before}) {
-    if (id != kNone) bytes += plan.tensors[id].bytes();
+  for (const StageChunk& chunk : plan.chunks) {
+    for (const TensorId id : {chunk.links.to_after, chunk.links.to_before}) {
+      if (id != kNone) bytes += plan.tensors[id].bytes();
+    }
   }
   return bytes;
 }

@@ -80,8 +80,8 @@ struct Tensor {
   // cut into many shards has very many tensors.
   std::shared_ptr<const ShardOf> shard = nullptr;
 
-  // Parameters only: which stage of a pipeline has it (passes/stages.h).
-  int64_t stage = 0;
+  // Parameters only: which piece of a pipeline has it (passes/stages.h).
+  int64_t piece = 0;
 
   // What one of the ranks makes that share a logical rank, and others of them read: its number
   // among them. kEveryRank: who reads it makes it.

@@ -1,7 +1,9 @@
 #include "executor/plan/graph/pipeline.h"
 
 #include <algorithm>
+#include <optional>
 #include <tuple>
+#include <utility>
 
 #include "storage/base/status.h"
 
@@ -11,162 +13,260 @@ namespace {
 
 using Kind = StageAction::Kind;
 
-// A pass over a micro-batch, as if a forward pass took one unit of time and a backward pass two.
+// How long a pass through a chunk takes.
+constexpr int64_t kForwardTime = 1, kBackwardTime = 2;
+
+// A pass over a micro-batch.
 struct Pass {
   Kind kind = Kind::kForward;
+  int64_t piece = 0;
   int64_t micro_batch = 0;
   int64_t begin = 0, end = 0;
 };
 
-int64_t TimeOf(Kind kind) { return kind == Kind::kForward ? 1 : kind == Kind::kBackward ? 2 : 3; }
-
-// The passes of a stage in order. It begins with as many forward passes as there are stages behind
-// it, so that none of those waits once it has begun.
-std::vector<Pass> PassesOf(int64_t stages, int64_t stage, int64_t micro_batches) {
-  std::vector<Pass> passes;
-  const int64_t ahead = stages - 1 - stage;
-  if (ahead == 0) {
-    for (int64_t i = 0; i < micro_batches; ++i) passes.push_back({Kind::kBoth, i});
-    return passes;
-  }
-  for (int64_t i = 0; i < micro_batches + ahead; ++i) {
-    if (i < micro_batches) passes.push_back({Kind::kForward, i});
-    if (i >= ahead) passes.push_back({Kind::kBackward, i - ahead});
-  }
-  return passes;
-}
-
-// Those of all stages, with their times.
+// The passes of all stages, with their times. At every moment each stage that is free begins one
+// that it may begin.
 class Timetable {
  public:
-  Timetable(int64_t stages, int64_t micro_batches)
-      : passes_(stages),
-        next_(stages),
-        forward_(stages, std::vector<Pass>(micro_batches)),
-        backward_(forward_) {
-    for (int64_t stage = 0; stage < stages; ++stage) {
-      passes_[stage] = PassesOf(stages, stage, micro_batches);
-    }
-    bool went_on = true;
-    while (went_on) {
-      went_on = false;
-      for (int64_t stage = 0; stage < stages; ++stage) {
-        while (GoOn(stage)) went_on = true;
-      }
-    }
-    for (int64_t stage = 0; stage < stages; ++stage) {
-      TY_CHECK(next_[stage] == passes_[stage].size(), "stage ", stage, " waits for ever");
+  Timetable(const Pipeline& pipeline, int64_t micro_batches)
+      : pipeline_(pipeline),
+        micro_batches_(micro_batches),
+        passes_(pipeline.stages),
+        in_flight_(pipeline.stages),
+        forward_(pipeline.pieces()),
+        backward_(pipeline.pieces()) {
+    const int64_t all = pipeline.stages * micro_batches * pipeline.chunks;
+    for (int64_t time = 0, over = 0; over < all; ++time) {
+      TY_CHECK(time <= 3 * all, "the stages wait for each other");
+      for (int64_t stage = 0; stage < pipeline.stages; ++stage) over += BeginOne(stage, time);
     }
   }
 
-  int64_t stages() const { return static_cast<int64_t>(passes_.size()); }
+  const Pipeline& pipeline() const { return pipeline_; }
   const std::vector<Pass>& passes(int64_t stage) const { return passes_[stage]; }
-  const Pass& forward(int64_t stage, int64_t micro_batch) const {
-    return forward_[stage][micro_batch];
+  const Pass& forward(int64_t piece, int64_t micro_batch) const {
+    return forward_[piece][micro_batch];
   }
-  const Pass& backward(int64_t stage, int64_t micro_batch) const {
-    return backward_[stage][micro_batch];
+  const Pass& backward(int64_t piece, int64_t micro_batch) const {
+    return backward_[piece][micro_batch];
+  }
+  int64_t end() const {
+    int64_t end = 0;
+    for (const std::vector<Pass>& passes : passes_) end = std::max(end, passes.back().end);
+    return end;
   }
 
  private:
-  // Gives the stage's next pass its time, if what it needs is known.
-  bool GoOn(int64_t stage) {
-    if (next_[stage] == passes_[stage].size()) return false;
-    Pass& pass = passes_[stage][next_[stage]];
-    const Pass* needed = nullptr;
-    if (pass.kind == Kind::kBackward) {
-      needed = &backward_[stage + 1][pass.micro_batch];
-    } else if (stage > 0) {
-      needed = &forward_[stage - 1][pass.micro_batch];
-    }
-    if (needed != nullptr && needed->end == 0) return false;
-    const int64_t before = next_[stage] == 0 ? 0 : passes_[stage][next_[stage] - 1].end;
-    pass.begin = std::max(before, needed == nullptr ? 0 : needed->end);
-    pass.end = pass.begin + TimeOf(pass.kind);
-    if (pass.kind != Kind::kBackward) forward_[stage][pass.micro_batch] = pass;
-    if (pass.kind != Kind::kForward) backward_[stage][pass.micro_batch] = pass;
-    ++next_[stage];
-    return true;
+  bool IsLast(int64_t piece) const { return piece + 1 == pipeline_.pieces(); }
+
+  // Micro-batches go through the chunks in groups of as many as there are stages: then the first
+  // of a group is back at the first stage when its last has begun.
+  int64_t GroupOf(int64_t micro_batch) const { return micro_batch / pipeline_.stages; }
+
+  static bool IsOver(const std::vector<Pass>& passes, int64_t micro_batch, int64_t time) {
+    return micro_batch < static_cast<int64_t>(passes.size()) && passes[micro_batch].end <= time;
   }
 
+  bool CanGoForward(int64_t stage, int64_t piece, int64_t time) const {
+    const auto next = static_cast<int64_t>(forward_[piece].size());
+    if (next == micro_batches_) return false;
+    if (piece > 0 && !IsOver(forward_[piece - 1], next, time)) return false;
+    if (IsLast(piece)) return true;
+    // So many that none of the stages behind waits once it has begun.
+    const int64_t behind = pipeline_.stages - 1 - stage;
+    const int64_t most = pipeline_.chunks == 1
+                             ? behind + 1
+                             : 2 * behind + (pipeline_.chunks - 1) * pipeline_.stages + 1;
+    if (in_flight_[stage] >= most) return false;
+    const auto over = static_cast<int64_t>(backward_[piece].size());
+    return piece >= pipeline_.stages || next - over < 2 * pipeline_.stages;
+  }
+
+  bool CanGoBackward(int64_t piece, int64_t time) const {
+    const auto next = static_cast<int64_t>(backward_[piece].size());
+    return !IsLast(piece) && next < micro_batches_ && IsOver(backward_[piece + 1], next, time);
+  }
+
+  // Of the stage's pieces that can, the one whose next micro-batch is of the earliest group, and
+  // of these the first one forwards, and the last one backwards.
+  std::optional<int64_t> NextForward(int64_t stage, int64_t time) const {
+    std::optional<int64_t> best;
+    for (int64_t piece = stage; piece < pipeline_.pieces(); piece += pipeline_.stages) {
+      if (!CanGoForward(stage, piece, time)) continue;
+      if (!best || GroupOf(forward_[piece].size()) < GroupOf(forward_[*best].size())) best = piece;
+    }
+    return best;
+  }
+  std::optional<int64_t> NextBackward(int64_t stage, int64_t time) const {
+    std::optional<int64_t> best;
+    for (int64_t piece = stage; piece < pipeline_.pieces(); piece += pipeline_.stages) {
+      if (!CanGoBackward(piece, time)) continue;
+      if (!best || GroupOf(backward_[piece].size()) <= GroupOf(backward_[*best].size())) {
+        best = piece;
+      }
+    }
+    return best;
+  }
+
+  // Returns whether it begins with that the last of its passes over a micro-batch in a chunk.
+  bool BeginOne(int64_t stage, int64_t time) {
+    std::vector<Pass>& passes = passes_[stage];
+    if (!passes.empty() && passes.back().end > time) return false;
+    const std::optional<int64_t> forward = NextForward(stage, time);
+    const std::optional<int64_t> backward = NextBackward(stage, time);
+    if (!forward && !backward) return false;
+    const bool turn = passes.empty() || passes.back().kind != Kind::kForward;
+    Pass pass = {.begin = time, .end = time};
+    if (forward && (!backward || turn)) {
+      pass.piece = *forward;
+      pass.kind = IsLast(pass.piece) ? Kind::kBoth : Kind::kForward;
+      pass.micro_batch = static_cast<int64_t>(forward_[pass.piece].size());
+    } else {
+      pass.piece = *backward;
+      pass.kind = Kind::kBackward;
+      pass.micro_batch = static_cast<int64_t>(backward_[pass.piece].size());
+    }
+    if (pass.kind != Kind::kBackward) pass.end += kForwardTime;
+    if (pass.kind != Kind::kForward) pass.end += kBackwardTime;
+    if (pass.kind == Kind::kForward) ++in_flight_[stage];
+    if (pass.kind == Kind::kBackward) --in_flight_[stage];
+    if (pass.kind != Kind::kBackward) forward_[pass.piece].push_back(pass);
+    if (pass.kind != Kind::kForward) backward_[pass.piece].push_back(pass);
+    passes.push_back(pass);
+    return pass.kind != Kind::kForward;
+  }
+
+  const Pipeline pipeline_;
+  const int64_t micro_batches_;
   std::vector<std::vector<Pass>> passes_;              // by stage, in order
-  std::vector<size_t> next_;                           // by stage
-  std::vector<std::vector<Pass>> forward_, backward_;  // by stage, by micro-batch; end 0: not known
+  std::vector<int64_t> in_flight_;                     // by stage: in one of its chunks
+  std::vector<std::vector<Pass>> forward_, backward_;  // by piece, by micro-batch
 };
 
 // What passes between a stage and a neighbour. All such moves have one order: by the time at which
-// the pass begins that needs it, and then by its stage. Every rank makes its own in that order, and
+// the pass begins that needs it, and then by its piece. Every rank makes its own in that order, and
 // before a pass all up to the time at which that begins. So the first of all that were not made
 // waits for nothing but passes that need only moves before it.
 struct Move {
-  int64_t needed = 0;
-  int64_t by_stage = 0;
+  using Time = std::pair<int64_t, int64_t>;
+  Time needed;  // when, and by which piece
   StageAction action;
 };
 
+Move::Time BeginOf(const Pass& pass) { return {pass.begin, pass.piece}; }
+
 std::vector<Move> MovesOf(const Timetable& times, int64_t stage, int64_t micro_batches) {
+  const Pipeline& pipeline = times.pipeline();
   std::vector<Move> moves;
-  for (int64_t i = 0; i < micro_batches; ++i) {
-    if (stage > 0) {
-      moves.push_back({times.forward(stage, i).begin, stage, {Kind::kReceiveFromBefore, i}});
-      moves.push_back({times.backward(stage - 1, i).begin, stage - 1, {Kind::kSendToBefore, i}});
-    }
-    if (stage + 1 < times.stages()) {
-      moves.push_back({times.forward(stage + 1, i).begin, stage + 1, {Kind::kSendToAfter, i}});
-      moves.push_back({times.backward(stage, i).begin, stage, {Kind::kReceiveFromAfter, i}});
+  for (int64_t chunk = 0; chunk < pipeline.chunks; ++chunk) {
+    const int64_t piece = pipeline.piece(chunk, stage);
+    for (int64_t i = 0; i < micro_batches; ++i) {
+      const auto add = [&](const Pass& pass, int64_t by, Kind kind) {
+        moves.push_back({{pass.begin, by}, {.kind = kind, .micro_batch = i, .chunk = chunk}});
+      };
+      if (piece > 0) {
+        add(times.forward(piece, i), piece, Kind::kReceiveFromBefore);
+        add(times.backward(piece - 1, i), piece - 1, Kind::kSendToBefore);
+      }
+      if (piece + 1 < pipeline.pieces()) {
+        add(times.forward(piece + 1, i), piece + 1, Kind::kSendToAfter);
+        add(times.backward(piece, i), piece, Kind::kReceiveFromAfter);
+      }
     }
   }
-  std::sort(moves.begin(), moves.end(), [](const Move& a, const Move& b) {
-    return std::tie(a.needed, a.by_stage) < std::tie(b.needed, b.by_stage);
-  });
+  std::sort(moves.begin(), moves.end(),
+            [](const Move& a, const Move& b) { return a.needed < b.needed; });
   return moves;
 }
 
-// Which place among those in flight each micro-batch has: the first that is free when it begins.
-std::vector<int64_t> FlightsOf(const Timetable& times, int64_t stage, int64_t micro_batches) {
-  std::vector<int64_t> flights, free_from;  // by micro-batch; by flight
-  for (int64_t i = 0; i < micro_batches; ++i) {
-    const int64_t begin = times.forward(stage, i).begin;
-    int64_t over = times.backward(stage, i).end;
-    if (stage > 0) over = std::max(over, times.backward(stage - 1, i).begin);
-    const auto is_free = [&](int64_t from) { return from <= begin; };
-    auto flight = std::find_if(free_from.begin(), free_from.end(), is_free);
-    if (flight == free_from.end()) flight = free_from.insert(flight, 0);
-    *flight = over;
-    flights.push_back(flight - free_from.begin());
+// Places that are taken for a while: the first that is free is given.
+class Places {
+ public:
+  int64_t Take(const Move::Time& from, const Move::Time& until) {
+    auto place = std::find_if(free_from_.begin(), free_from_.end(),
+                              [&](const Move::Time& free) { return free < from; });
+    if (place == free_from_.end()) place = free_from_.emplace(place);
+    *place = until;
+    return place - free_from_.begin();
   }
-  return flights;
+  int64_t count() const { return static_cast<int64_t>(free_from_.size()); }
+
+ private:
+  std::vector<Move::Time> free_from_;
+};
+
+// Which places each micro-batch has: of those of flights by chunk, of those of batches alone.
+struct GivenPlaces {
+  std::vector<std::vector<int64_t>> flights;
+  std::vector<int64_t> batches;
+  MostInFlight most;
+};
+
+GivenPlaces PlacesOf(const Timetable& times, int64_t stage, int64_t micro_batches) {
+  const Pipeline& pipeline = times.pipeline();
+  // What a pass leaves is free for whatever begins when it ends.
+  constexpr int64_t kBeforeMoves = -1;
+  const auto end_of = [&](const Pass& pass) { return Move::Time{pass.end, kBeforeMoves}; };
+  std::vector<const Pass*> begun;  // forward passes, in order
+  for (const Pass& pass : times.passes(stage)) {
+    if (pass.kind != Kind::kBackward) begun.push_back(&pass);
+  }
+  GivenPlaces given = {.flights = std::vector<std::vector<int64_t>>(
+                           pipeline.chunks, std::vector<int64_t>(micro_batches)),
+                       .batches = std::vector<int64_t>(micro_batches)};
+  Places flights, batches;
+  for (const Pass* const pass : begun) {
+    const int64_t i = pass->micro_batch;
+    Move::Time until = end_of(times.backward(pass->piece, i));
+    if (pass->piece > 0) until = std::max(until, BeginOf(times.backward(pass->piece - 1, i)));
+    given.flights[pipeline.chunk_of(pass->piece)][i] = flights.Take(BeginOf(*pass), until);
+    if (pass->piece != stage) continue;
+    given.batches[i] = batches.Take(BeginOf(*pass), end_of(times.backward(stage, i)));
+  }
+  given.most = {.flights = flights.count(), .batches = batches.count()};
+  return given;
+}
+
+// Once every stage is busy, what each does repeats itself.
+int64_t EnoughMicroBatches(const Pipeline& pipeline, int64_t micro_batches) {
+  const int64_t groups = pipeline.chunks == 1 ? 3 : 6;
+  const int64_t left_over = micro_batches % pipeline.stages;
+  return std::min(micro_batches, groups * pipeline.stages + left_over);
 }
 
 }  // namespace
 
-std::vector<StageAction> ActionsOf(int64_t stages, int64_t stage, int64_t micro_batches) {
-  const Timetable times(stages, micro_batches);
-  const std::vector<int64_t> flights = FlightsOf(times, stage, micro_batches);
+std::vector<StageAction> ActionsOf(const Pipeline& pipeline, int64_t stage, int64_t micro_batches) {
+  const Timetable times(pipeline, micro_batches);
+  const GivenPlaces places = PlacesOf(times, stage, micro_batches);
   const std::vector<Move> moves = MovesOf(times, stage, micro_batches);
   std::vector<StageAction> actions;
   auto move = moves.begin();
-  const auto add = [&](const StageAction& action) {
+  const auto add = [&](StageAction action) {
+    action.flight = places.flights[action.chunk][action.micro_batch];
+    action.batch = places.batches[action.micro_batch];
     actions.push_back(action);
-    actions.back().flight = flights[action.micro_batch];
   };
   for (const Pass& pass : times.passes(stage)) {
-    for (; move != moves.end() && move->needed <= pass.begin; ++move) add(move->action);
-    add({pass.kind, pass.micro_batch});
+    for (; move != moves.end() && move->needed.first <= pass.begin; ++move) add(move->action);
+    add({.kind = pass.kind,
+         .micro_batch = pass.micro_batch,
+         .chunk = pipeline.chunk_of(pass.piece)});
   }
   for (; move != moves.end(); ++move) add(move->action);
   return actions;
 }
 
-int64_t MostInFlight(int64_t stages, int64_t stage, int64_t micro_batches) {
-  // Once every stage is busy, what each does repeats itself.
-  const int64_t enough = std::min(micro_batches, 3 * stages);
-  const std::vector<int64_t> flights = FlightsOf(Timetable(stages, enough), stage, enough);
-  return *std::max_element(flights.begin(), flights.end()) + 1;
+MostInFlight MostInFlightOf(const Pipeline& pipeline, int64_t stage, int64_t micro_batches) {
+  const int64_t enough = EnoughMicroBatches(pipeline, micro_batches);
+  return PlacesOf(Timetable(pipeline, enough), stage, enough).most;
 }
 
-double BubbleShare(int64_t stages, int64_t micro_batches) {
-  return static_cast<double>(stages - 1) / static_cast<double>(micro_batches + stages - 1);
+double BubbleShare(const Pipeline& pipeline, int64_t micro_batches) {
+  const int64_t of_one = (kForwardTime + kBackwardTime) * pipeline.chunks;
+  const int64_t enough = EnoughMicroBatches(pipeline, micro_batches);
+  const int64_t end = Timetable(pipeline, enough).end() + (micro_batches - enough) * of_one;
+  return static_cast<double>(end - micro_batches * of_one) / static_cast<double>(end);
 }
 
 }  // namespace trainyard::plan

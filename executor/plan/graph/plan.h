@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "executor/plan/graph/graph.h"
+#include "executor/plan/graph/pipeline.h"
 #include "executor/plan/graph/shares.h"
 #include "trainyard/v1/spec.pb.h"
 
@@ -48,22 +49,27 @@ struct GradientShare {
 };
 
 // Which of the `ranks` ranks that share a logical rank: `stages` stages of as many ranks, which
-// share the shards of the stage's layers.
+// share the shards of the stage's layers. A stage has one chunk of the layers, or several.
 struct ShardHost {
   int64_t rank = 0, ranks = 1;
-  int64_t stages = 1;
+  int64_t stages = 1, chunks = 1;
 
   int64_t in_stage() const { return ranks / stages; }  // ranks that share shards
   int64_t stage() const { return rank / in_stage(); }
   int64_t place() const { return rank % in_stage(); }  // among the ranks of the stage
+  Pipeline pipeline() const { return {.stages = stages, .chunks = chunks}; }
+  // Of the ranks at the same place of the stages, the one whose stage has the piece behind those
+  // of this rank, and the one before them.
+  int64_t after() const { return (rank + in_stage()) % ranks; }
+  int64_t before() const { return (rank + ranks - in_stage()) % ranks; }
 
   // Of a stage's ranks, which all have what is no shard, the first counts as its host.
   int64_t HostOf(const Tensor& parameter) const {
     const int64_t place = parameter.shard ? parameter.shard->HostOf(in_stage()) : 0;
-    return parameter.stage * in_stage() + place;
+    return pipeline().stage_of(parameter.piece) * in_stage() + place;
   }
   bool hosts(const Tensor& parameter) const {
-    if (parameter.stage != stage()) return false;
+    if (pipeline().stage_of(parameter.piece) != stage()) return false;
     return !parameter.shard || parameter.shard->HostOf(in_stage()) == place();
   }
   // Whether some ranks may have a part of it, or none.
@@ -84,11 +90,24 @@ struct ShardExchange {
   TensorId gathered = kNone;
 };
 
-// What a stage of a pipeline and its neighbours send each other in a micro-batch; kNone at the ends
-// of the pipeline.
+// What goes to and from a piece of a pipeline in a micro-batch; kNone at the ends of the pipeline.
 struct StageLinks {
   TensorId from_before = kNone, to_after = kNone;  // activations
   TensorId from_after = kNone, to_before = kNone;  // their gradients
+};
+
+// A chunk of the layers of a stage of a pipeline. Runs of ops:
+struct StageChunk {
+  StageLinks links;
+  Run forward, backward;  // of Plan::micro; of the last piece, which makes both at once, the first
+  Run zero, fold;         // of Plan::zero, and of each of Plan::folds: what is of its gradients
+};
+
+// Of a tensor that has several places, the one that is worked on: which partial sum, which of what
+// a stage keeps of micro-batches in flight, and which of what is uploaded of these.
+struct Instance {
+  int64_t partial = 0, flight = 0, batch = 0;
+  friend auto operator<=>(const Instance&, const Instance&) = default;
 };
 
 // Where parameters are sharded: one exchange of a bucket of them, for some ops of a list.
@@ -214,11 +233,13 @@ struct Plan {
       pending_region, moments_region, scalar_region, unread_region, leaves_region, rows_region,
       partial_region, share_region;
   // Of a stage of a pipeline: what the backward pass of a micro-batch, or a neighbour, still needs
-  // of its forward pass, for each of the `in_flight` micro-batches of which that is so at once.
-  // Number f lies at f * flight_bytes from the first.
-  Region flight_region;
-  int64_t flight_bytes = 0;
-  int64_t in_flight = 1;
+  // of its forward pass, for each of the micro-batches of which that is so at once (where there are
+  // several chunks, of each of these: what they keep begins at the same place). Number f lies at
+  // f * flight_bytes from the first. Where there are several chunks, what is uploaded of a
+  // micro-batch is kept until the last of them is done with it.
+  Region flight_region, batch_region;
+  int64_t flight_bytes = 0, batch_bytes = 0;
+  MostInFlight in_flight;
   // loss_sum, z_loss_sum and target_count, and right behind them the gradients (where these are
   // sharded: share_region, and no gradients).
   Region sums_region, gradient_region;
@@ -235,15 +256,17 @@ struct Plan {
     if (state_by_parameter()) return 0;
     return sharded ? whole_state_bytes + all_optimizer_bytes : optimizer_region.bytes;
   }
-  // Where a tensor is when `partial` is the partial sum that is worked on, and `flight` the number
-  // of the micro-batch among those in flight.
-  int64_t offset(TensorId id, int64_t partial, int64_t flight = 0) const {
+  // Where a tensor is.
+  int64_t offset(TensorId id, const Instance& of) const {
     const int64_t at = offsets[id];
     if (at >= flight_region.offset && at < flight_region.offset + flight_bytes) {
-      return at + flight * flight_bytes;
+      return at + of.flight * flight_bytes;
+    }
+    if (at >= batch_region.offset && at < batch_region.offset + batch_bytes) {
+      return at + of.batch * batch_bytes;
     }
     const bool in_partial = at >= sums_region.offset && at < gradient_region.end();
-    return in_partial ? at - partial * partial_bytes() : at;
+    return in_partial ? at - of.partial * partial_bytes() : at;
   }
   // What activations and copies of weights that do not outlive a step need beyond the gradients, in
   // whose memory they lie where they can.
@@ -277,10 +300,11 @@ struct Plan {
   std::vector<Op> move_buffers;
   // What goes between the ranks that share a logical rank, in order.
   std::vector<ShardExchange> micro_exchanges, norm_exchanges, evaluate_exchanges;
-  // Of a stage of a pipeline: what goes to and from its neighbours in a micro-batch, and the op of
-  // `micro` with which its backward pass begins. The last stage makes both passes at once, and has
-  // all of them in the first: there it is micro.size().
-  StageLinks links;
+  // Of a stage of a pipeline. In `micro` the forward passes of all chunks come first, then their
+  // backward passes, from the last to the first; this is the op with which these begin. The last
+  // stage of stages of one chunk makes both passes at once, and has all of them in the first: there
+  // it is micro.size().
+  std::vector<StageChunk> chunks = std::vector<StageChunk>(1);
   int64_t backward_from = 0;
   // Before the first batch of an evaluation: the copies of weights that it reads.
   std::vector<Op> evaluate_begin;

@@ -16,27 +16,35 @@ struct Flights {
   static constexpr int64_t kNowhere = std::numeric_limits<int64_t>::max();
 
   int64_t count = 1;
-  int64_t backward_from = kNowhere;  // the op with which the backward pass begins
-  std::vector<TensorId> sent;        // to the stages beside it
+  int64_t backward_from = kNowhere;  // the op with which the backward passes begin
+  std::vector<StageChunk> chunks;
 
   bool left_before_backward() const { return backward_from != kNowhere; }
+  // What goes to the stages beside it from chunk `chunk`, and from all of them.
+  std::vector<TensorId> SentBy(int64_t chunk) const;
+  std::vector<TensorId> Sent() const;
 };
 Flights FlightsIn(const Plan& plan);
 
-// By tensor: whether it must stay while other micro-batches are computed: what the forward pass
-// leaves for the backward pass, and what is sent. (What a pass needs of the loader or a neighbour
-// comes right before it.)
-std::vector<bool> StaysInFlight(const Flights& flights, const std::vector<Tensor>& tensors,
-                                const std::vector<Op>& ops);
+// How long a tensor stays: the number of the chunk of which it must stay while other passes are
+// made, since its forward pass leaves it for its backward pass, or it is sent; or one of these.
+// (What a pass needs of a neighbour comes right before it.)
+inline constexpr int64_t kForOnePass = -1;
+inline constexpr int64_t kForAllPasses = -2;  // where there are several chunks: what is uploaded
+
+// By tensor.
+std::vector<int64_t> StaysInFlight(const Flights& flights, const std::vector<Tensor>& tensors,
+                                   const std::vector<Op>& ops);
 
 // `tensors`, of which PackActivations is to place those alone with stays[id] == wanted: the others
 // look as if they had places of their own.
-std::vector<Tensor> PackedWhere(std::vector<Tensor> tensors, const std::vector<bool>& stays,
-                                bool wanted);
+std::vector<Tensor> PackedWhere(std::vector<Tensor> tensors, const std::vector<int64_t>& stays,
+                                int64_t wanted);
 
-// Places what stays of one micro-batch, from 0 on, and returns the bytes.
+// Places what stays of one micro-batch in a chunk, from 0 on in each, and returns the bytes of the
+// chunk that needs most.
 int64_t PackFlight(const Flights& flights, const std::vector<Tensor>& tensors,
-                   const std::vector<Op>& ops, const std::vector<bool>& stays,
+                   const std::vector<Op>& ops, const std::vector<int64_t>& stays,
                    std::vector<int64_t>& offsets);
 
 }  // namespace trainyard::plan

@@ -11,6 +11,7 @@
 #include "executor/plan/passes/shard_gradients.h"
 #include "executor/plan/passes/shard_parameters.h"
 #include "executor/plan/passes/share_gradients.h"
+#include "executor/plan/passes/stages.h"
 
 namespace trainyard::plan {
 
@@ -53,22 +54,32 @@ int64_t PackedAlone(const std::vector<TensorRun>& runs, const Plan& plan) {
 }
 
 // What stays of each micro-batch in flight, one behind the other. Returns the end.
-int64_t PlaceFlights(const std::vector<bool>& stays, int64_t end, Plan& plan) {
+int64_t PlaceFlights(const std::vector<int64_t>& stays, int64_t end, Plan& plan) {
   std::vector<int64_t> within(plan.tensors.size(), -1);
   plan.flight_bytes = PackFlight(FlightsIn(plan), plan.tensors, plan.micro, stays, within);
   for (size_t i = 0; i < within.size(); ++i) {
     if (within[i] >= 0) plan.offsets[i] = end + within[i];
   }
-  return end + plan.in_flight * plan.flight_bytes;
+  return end + plan.in_flight.flights * plan.flight_bytes;
+}
+
+// What is uploaded of each, likewise, where it stays for all chunks.
+int64_t PlaceBatches(const std::vector<int64_t>& stays, int64_t begin, Plan& plan) {
+  std::vector<TensorId> ids;
+  for (size_t i = 0; i < stays.size(); ++i) {
+    if (stays[i] == kForAllPasses) ids.push_back(static_cast<TensorId>(i));
+  }
+  plan.batch_bytes = PlaceInOrder(plan.tensors, ids, begin, plan.offsets) - begin;
+  return begin + plan.in_flight.batches * plan.batch_bytes;
 }
 
 // Packs the activations of lists of ops that take turns.
 class Activations {
  public:
   // `stays`: what has its place elsewhere.
-  Activations(const std::vector<bool>& stays, Plan& plan)
+  Activations(const std::vector<int64_t>& stays, Plan& plan)
       : plan_(plan),
-        tensors_(PackedWhere(plan.tensors, stays, false)),
+        tensors_(PackedWhere(plan.tensors, stays, kForOnePass)),
         gradients_(plan.gradients_sharded ? plan.share_region : plan.gradient_region),
         within_(plan.tensors.size(), -1) {}
 
@@ -121,8 +132,8 @@ class Activations {
 // But for what stays in flight.
 int64_t BytesOfActivations(const Plan& plan) {
   std::vector<int64_t> offsets(plan.tensors.size());
-  const std::vector<bool> stays = StaysInFlight(FlightsIn(plan), plan.tensors, plan.micro);
-  const std::vector<Tensor> tensors = PackedWhere(plan.tensors, stays, false);
+  const std::vector<int64_t> stays = StaysInFlight(FlightsIn(plan), plan.tensors, plan.micro);
+  const std::vector<Tensor> tensors = PackedWhere(plan.tensors, stays, kForOnePass);
   const auto packed = [&](const std::vector<Op>& ops, const std::vector<TensorId>& results) {
     return PackActivations(tensors, ops, results, offsets);
   };
@@ -130,21 +141,15 @@ int64_t BytesOfActivations(const Plan& plan) {
                    packed(plan.end, {})});
 }
 
-// The backward pass begins behind `forward` ops of plan.micro.
-void SetBackwardFrom(size_t forward, Plan& plan) {
-  const bool at_once = plan.links.from_after == kNone;
-  plan.backward_from = static_cast<int64_t>(at_once ? plan.micro.size() : forward);
-}
-
 // Copies that a step casts last from pass to pass, unless that takes more than gradients leave
 // them, and to cast them twice takes less.
 void LayOutWithCopies(const std::vector<TensorId>& scalars, const std::vector<StepCopy>& copies,
                       size_t forward, Plan& plan) {
-  SetBackwardFrom(forward, plan);
+  FindPasses(forward, plan);
   plan.activation_bytes = BytesOfActivations(plan);
   Plan before = plan;
   const auto lay_out = [&](bool again) {
-    SetBackwardFrom(CastInStep(copies, forward, again, plan), plan);
+    FindPasses(CastInStep(copies, forward, again, plan), plan);
     LayOut(scalars, plan);
   };
   lay_out(/*again=*/false);
@@ -212,8 +217,9 @@ void LayOut(const std::vector<TensorId>& scalars, Plan& plan) {
     place(plan.received);
   });
   plan.rows_region = region([&] { place({plan.row_gradient, plan.row_ids}); });
-  const std::vector<bool> stays = StaysInFlight(FlightsIn(plan), plan.tensors, plan.micro);
+  const std::vector<int64_t> stays = StaysInFlight(FlightsIn(plan), plan.tensors, plan.micro);
   plan.flight_region = region([&] { end = PlaceFlights(stays, end, plan); });
+  plan.batch_region = region([&] { end = PlaceBatches(stays, end, plan); });
   plan.partial_region = region([&] {
     for (size_t p = plan.partial_sums.size(); p > 0; --p) {
       place({plan.partial_sums[p - 1].sums, plan.partial_sums[p - 1].gradients});

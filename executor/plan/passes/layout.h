@@ -18,7 +18,7 @@ std::vector<TensorId> EvaluationResults(const Plan& plan);
 // these those in 16 bits first, likewise at half the distances of their parameters. Last come
 // activations: those of training and of evaluation and the scratch of the optimizer take turns, in
 // the memory of gradients as far as these do not need it (passes/share_gradients.h). Of a stage of
-// a pipeline plan.backward_from says what its micro-batches in flight keep (passes/flights.h).
+// a pipeline plan.chunks say what its micro-batches in flight keep (passes/flights.h).
 void LayOut(const std::vector<TensorId>& scalars, Plan& plan);
 
 // The last passes over the ops of `plan`, and then LayOut, each in the way that takes least memory.

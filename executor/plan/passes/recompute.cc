@@ -322,9 +322,9 @@ class Search {
 // What PackActivations gives to graph.ops and to what is `beside` them.
 int64_t BytesWith(const MemoryBeside& beside, const Graph& graph) {
   std::vector<int64_t> offsets(graph.tensors.size());
-  const std::vector<bool> stays = StaysInFlight(beside.flights, graph.tensors, graph.ops);
+  const std::vector<int64_t> stays = StaysInFlight(beside.flights, graph.tensors, graph.ops);
   const int64_t alone =
-      PackActivations(PackedWhere(graph.tensors, stays, false), graph.ops, {}, offsets);
+      PackActivations(PackedWhere(graph.tensors, stays, kForOnePass), graph.ops, {}, offsets);
   const int64_t flight = PackFlight(beside.flights, graph.tensors, graph.ops, stays, offsets);
   return std::max(alone, beside.others) + beside.flights.count * flight;
 }

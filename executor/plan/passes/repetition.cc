@@ -57,7 +57,7 @@ Repetition::Repetition(size_t forward, const Graph& graph, const MemoryBeside& b
     places.push_back(passes ? static_cast<Place>(tensors_.size()) : -1);
     if (passes) tensors_.push_back({.bytes = Align(tensor.bytes()), .input = input});
   }
-  for (const TensorId sent : beside.flights.sent) tensors_[places[sent]].sent = true;
+  for (const TensorId sent : beside.flights.Sent()) tensors_[places[sent]].sent = true;
   producer_.assign(tensors_.size(), kNoProducer);
   for (size_t i = 0; i < graph.ops.size(); ++i) {
     views_.push_back(View(graph, places, graph.ops[i]));

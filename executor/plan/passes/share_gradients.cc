@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "executor/plan/passes/logical_ranks.h"
 #include "executor/plan/passes/optimizer_step.h"
 #include "executor/plan/passes/shard_gradients.h"
 
@@ -44,12 +45,23 @@ void ZeroInMicro(Plan& plan, const std::vector<bool>& zeroed,
   plan.micro = std::move(ops);
 }
 
+// Those of the last chunk first, with what plan.zero has so far.
 void ZeroBefore(Plan& plan, const std::vector<bool>& zeroed) {
-  for (size_t i = 0; i < zeroed.size();) {
-    size_t end = i;
-    while (end < zeroed.size() && zeroed[end]) ++end;
-    if (end > i) plan.zero.push_back(Zero{.x = plan.gradients[i], .n = RunLength(plan, i, end)});
-    i = std::max(end, i + 1);
+  int64_t begin = 0;
+  for (auto chunk = plan.chunks.rbegin(); chunk != plan.chunks.rend(); ++chunk) {
+    for (const auto& [first, end] : RunsOfChunk(plan, plan.chunks.rend() - chunk - 1)) {
+      for (size_t i = first; i < end;) {
+        size_t next = i;
+        while (next < end && zeroed[next]) ++next;
+        if (next > i) {
+          plan.zero.push_back(Zero{.x = plan.gradients[i], .n = RunLength(plan, i, next)});
+        }
+        i = std::max(next, i + 1);
+      }
+    }
+    const auto end = static_cast<int64_t>(plan.zero.size());
+    chunk->zero = {begin, end};
+    begin = end;
   }
 }
 

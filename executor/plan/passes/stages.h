@@ -12,11 +12,11 @@
 
 namespace trainyard::plan {
 
-// Gives each parameter of a forward graph its stage (Tensor::stage). A stage begins with an op that
+// Gives each parameter of a forward graph its piece (Tensor::piece). A piece begins with an op that
 // is the first to read a parameter, or its copy in 16 bits, where one activation alone goes on from
-// the ops before it. All stages have about as many FLOPs as that allows. kInvalidArgument: the
-// graph can be cut in fewer stages only.
-absl::Status AssignStages(int64_t stages, const CopyOfWeight& copies, Graph& graph);
+// the ops before it. All pieces have about as many FLOPs as that allows. kInvalidArgument: the
+// graph can be cut in fewer pieces only.
+absl::Status AssignPieces(const Pipeline& pipeline, const CopyOfWeight& copies, Graph& graph);
 
 // A graph of which the first `forward` ops are the forward pass, and the next `loss` ops the loss;
 // behind them the backward pass. gradient_of[i]: of which forward op the i-th op of that is a part.
@@ -26,21 +26,30 @@ struct StagedGraph {
 };
 
 // Leaves out of graph.ops what belongs to other stages than that of `host`; what it needs of them
-// is received (TensorKind::kReceived), in the backward pass before its first op, which says so
-// (Arrive).
+// is received (TensorKind::kReceived) before the pass through a chunk that needs it, of which the
+// first op says so (Arrive), but for the first pass of all.
 struct HostedStage {
   size_t forward = 0;  // how many of the forward ops are left
   double flops_elsewhere = 0;
-  StageLinks links;
+  std::vector<StageLinks> links;  // by chunk
 };
 HostedStage HostStage(const ShardHost& host, const CopyOfWeight& copies, const StagedGraph& staged,
                       Graph& graph);
 
-// For plan.evaluate, whose links are `links`: before its first op what comes from the stage before,
-// behind its last what goes to the next, and then `results` from the last stage to all.
-void AddStageExchanges(const StageLinks& links, const std::vector<TensorId>& results, Plan& plan);
+// The first op of each chunk in a list of forward passes whose links are `links`.
+std::vector<int64_t> FirstOps(const std::vector<StageLinks>& links, const std::vector<Op>& ops);
 
-// A stage that trains nothing, and those before it, would get no gradient: kInvalidArgument names
+// The passes through the chunks of plan.micro, of which the first `forward` ops are the forward
+// passes.
+void FindPasses(size_t forward, Plan& plan);
+
+// For plan.evaluate, whose links are `links`: before the first op of a chunk what comes from the
+// piece before, behind its last what goes to the next, and at the end `results` from the last stage
+// to all.
+void AddStageExchanges(const std::vector<StageLinks>& links, const std::vector<TensorId>& results,
+                       Plan& plan);
+
+// A piece that trains nothing, and those before it, would get no gradient: kInvalidArgument names
 // one. plan.of_group are the parameters of all stages, in `graph`.
 absl::Status CheckStagesTrain(const Graph& graph, const Plan& plan);
 

@@ -10,10 +10,10 @@
 namespace trainyard::plan {
 
 // `data` groups of `pipeline` stages of `tensor` ranks. Each group hosts some of the logical ranks,
-// each of its stages some of their layers, and each rank of a stage some of the shards of these.
-// Neighbours are of one stage, neighbouring stages of one group.
+// each of its stages some of their layers, in `chunks` chunks, and each rank of a stage some of the
+// shards of these. Neighbours are of one stage, neighbouring stages of one group.
 struct Mesh {
-  int64_t data = 1, pipeline = 1, tensor = 1;
+  int64_t data = 1, pipeline = 1, tensor = 1, chunks = 1;
 
   int64_t in_group() const { return pipeline * tensor; }
   int64_t ranks() const { return data * in_group(); }
@@ -47,7 +47,8 @@ inline Mesh MeshOf(const v1::JobSpec& spec) {
   return {
       .data = std::max<int64_t>(1, spec.resources().max_slots() / RanksInGroup(spec.parallel())),
       .pipeline = std::max(1, layout.pipeline()),
-      .tensor = std::max(1, layout.tensor())};
+      .tensor = std::max(1, layout.tensor()),
+      .chunks = std::max(1, layout.chunks())};
 }
 
 // Whether a logical rank makes its share of the batch as one micro-batch: what it has made is

@@ -31,6 +31,19 @@ absl::Status CheckLayout(const v1::Parallel& parallel) {
                    "]: in so many stages the layers are cut, and spec.parallel.pipeline says how "
                    "many there may be");
   }
+  if (layout.has_chunks() && (layout.chunks() < 1 || layout.chunks() > 128)) {
+    return Invalid(at + "chunks", layout.chunks(), " is not in [1, 128]");
+  }
+  if (layout.chunks() > 1 && layout.pipeline() <= 1) {
+    return Invalid(at + "chunks", layout.chunks(),
+                   absl::StrCat(" chunks of a stage, but there is one stage; set ", at,
+                                "pipeline and spec.parallel.pipeline, or leave chunks out"));
+  }
+  if (layout.chunks() > 1 && layout.sequence()) {
+    return NotBuilt(at + "chunks",
+                    absl::StrCat(layout.chunks(), " chunks of a stage with ", at, "sequence"),
+                    "leave one of them out");
+  }
   if (layout.sequence() && layout.tensor() <= 1) {
     return Invalid(at + "sequence", "true, but ", at,
                    "tensor is 1: tokens are shared out among ranks that share shards; set that and "
@@ -75,6 +88,7 @@ absl::Status ResolveParallel(v1::Parallel& parallel, int64_t slots) {
   // The default is not written down: workers of an older version know no such field.
   if (parallel.layout().tensor() <= 1) parallel.mutable_layout()->clear_tensor();
   if (parallel.layout().pipeline() <= 1) parallel.mutable_layout()->clear_pipeline();
+  if (parallel.layout().chunks() <= 1) parallel.mutable_layout()->clear_chunks();
   if (RanksInGroup(parallel) == 1) parallel.clear_layout();
   // The default does not go by the layout, which changes no bit.
   if (!parallel.has_logical_ranks()) parallel.set_logical_ranks(static_cast<int32_t>(slots));
@@ -176,6 +190,36 @@ absl::Status CheckTensorParallel(const v1::JobSpec& spec) {
 // Of all stages over all micro-batches of a step, of which every rank makes a timetable.
 constexpr int64_t kMostPasses = int64_t{1} << 18;
 
+// What of the layout may depend on the model and the step.
+absl::Status CheckChunks(const v1::JobSpec& spec) {
+  const v1::Layout& layout = spec.parallel().layout();
+  const std::string at = "spec.parallel.layout.";
+  const int64_t chunks = std::max(1, layout.chunks()), pieces = chunks * layout.pipeline();
+  const int64_t micro_batches =
+      std::max(1, spec.training().batch_size() / std::max(1, spec.training().micro_batch_size()));
+  if (const int64_t most = kMostPasses / micro_batches; pieces > most) {
+    return Invalid(
+        at + "pipeline", layout.pipeline(),
+        absl::StrCat(" stages", chunks > 1 ? absl::StrCat(" of ", chunks, " chunks") : "",
+                     " of a step of ", micro_batches,
+                     " micro-batches are too many to put in order; expected at most ",
+                     most / chunks, ", or larger micro-batches"));
+  }
+  if (chunks == 1) return absl::OkStatus();
+  if (const int64_t layers = LayersOf(spec.model()); pieces > layers) {
+    return Invalid(
+        at + "chunks", chunks,
+        absl::StrCat(" chunks of ", layout.pipeline(), " stages are more than the ", layers,
+                     " layers of the model; use at most ", layers / layout.pipeline()));
+  }
+  if (spec.training().has_recompute()) {
+    return NotBuilt("spec.training.recompute",
+                    absl::StrCat("recomputation with ", at, "chunks ", chunks),
+                    "leave one of them out");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckPipeline(const v1::JobSpec& spec) {
   const std::string at = "spec.parallel.pipeline";
   const int32_t stages = spec.parallel().pipeline();
@@ -189,15 +233,7 @@ absl::Status CheckPipeline(const v1::JobSpec& spec) {
     return Invalid(at, stages, " is more than the ", layers, " layers of the model; use at most ",
                    layers);
   }
-  const int64_t micro_batches =
-      std::max(1, spec.training().batch_size() / std::max(1, spec.training().micro_batch_size()));
-  if (const int64_t most = kMostPasses / micro_batches;
-      spec.parallel().layout().pipeline() > most) {
-    return Invalid("spec.parallel.layout.pipeline", spec.parallel().layout().pipeline(),
-                   absl::StrCat(" stages of a step of ", micro_batches,
-                                " micro-batches are too many to put in order; expected at most ",
-                                most, ", or larger micro-batches"));
-  }
+  TY_RETURN_IF_ERROR(CheckChunks(spec));
   return CheckCut(spec, "pipeline", stages);
 }
 

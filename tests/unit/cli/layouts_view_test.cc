@@ -41,6 +41,8 @@ TEST(RenderLayouts, SaysHowManyRanksShareShards) {
   plan.mutable_layouts(0)->mutable_layout()->set_sequence(true);
   EXPECT_THAT(RenderLayouts({}, plan), HasSubstr("LAYOUT.SEQUENCE"));
   EXPECT_THAT(RenderLayouts({}, plan), HasSubstr("\n    2              2             true "));
+  plan.mutable_layouts(1)->mutable_layout()->set_chunks(4);
+  EXPECT_THAT(RenderLayouts({}, plan), HasSubstr("LAYOUT.TENSOR  LAYOUT.CHUNKS  LAYOUT.SEQUENCE"));
   plan.mutable_layouts(0)->set_refused("no");
   EXPECT_THAT(RenderLayouts({}, plan), HasSubstr("\n2 slots, parallel.layout.tensor 2: no\n"));
   plan.mutable_layouts(0)->clear_layout();

@@ -106,6 +106,12 @@ TEST(Shown, RanksSayHowManyLogicalRanksTheyHost) {
   EXPECT_EQ(RanksText(spec), "2, of which 2 share the shards of 3 logical ranks");
   spec.mutable_parallel()->mutable_layout()->set_sequence(true);
   EXPECT_EQ(RanksText(spec), "2, of which 2 share the shards and tokens of 3 logical ranks");
+  v1::Layout& layout = *spec.mutable_parallel()->mutable_layout();
+  layout.clear_sequence();
+  layout.clear_tensor();
+  layout.set_pipeline(2);
+  layout.set_chunks(4);
+  EXPECT_EQ(RanksText(spec), "2, of which 2 are 2 stages in 4 chunks of 3 logical ranks");
 }
 
 }  // namespace

@@ -173,16 +173,23 @@ TEST(TrafficOfShards, IsWhatThePlanSays) {
 TEST(TrafficOfStages, IsWhatThePlanSays) {
   const TempFolder folder;
   const Family llama = {"llama",
-                        "model { llama { layers: 3 heads: 4 width: 16 context: 8 mlp_width: 21 "
+                        "model { llama { layers: 4 heads: 4 width: 16 context: 8 mlp_width: 21 "
                         "tie_embeddings: true } } parallel { pipeline: 3 tensor: 2 }"};
   struct Layout {
     int ranks, tensor, stages;
     v1::Parallel::Shard shard = v1::Parallel::NONE;
+    int chunks = 1;
   };
-  for (const Layout& on :
-       {Layout{3, 1, 3}, {2, 1, 2}, {6, 2, 3}, {4, 1, 2}, {4, 1, 2, v1::Parallel::OPTIMIZER}}) {
+  for (const Layout& on : {Layout{3, 1, 3},
+                           {2, 1, 2},
+                           {6, 2, 3},
+                           {4, 1, 2},
+                           {4, 1, 2, v1::Parallel::OPTIMIZER},
+                           {2, 1, 2, v1::Parallel::NONE, 2},
+                           {4, 2, 2, v1::Parallel::NONE, 2}}) {
     v1::JobSpec spec = EightRanks(llama, folder.path(), on.ranks, on.shard, on.tensor);
     spec.mutable_parallel()->mutable_layout()->set_pipeline(on.stages);
+    spec.mutable_parallel()->mutable_layout()->set_chunks(on.chunks);
     spec = plan::ResolveSpec(spec).value();
     const auto dataset = data::OpenDataset(spec.data(), plan::WindowingOf(spec.model())).value();
     const int64_t most =
@@ -193,7 +200,8 @@ TEST(TrafficOfStages, IsWhatThePlanSays) {
       EXPECT_LE(planned, most);
       EXPECT_THAT(SentInSteps(spec, plan, *dataset, communicator, /*with_next=*/false),
                   Each(planned))
-          << "rank " << communicator.rank() << " of " << on.ranks << ", " << on.stages << " stages";
+          << "rank " << communicator.rank() << " of " << on.ranks << ", " << on.stages
+          << " stages of " << on.chunks << " chunks";
     });
   }
 }

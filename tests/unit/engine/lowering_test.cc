@@ -89,8 +89,7 @@ TEST(Lowering, EachOperandOfAListHasItsPlaceOfTheMicroBatchInFlight) {
   at(kBytes)[0] = 1, at(kBytes)[1] = 2;
   at(2 * kBytes)[0] = 30, at(2 * kBytes)[1] = 40;
   const auto stream = device->MakeStream();
-  const kernels::Kernels kernels =
-      engine::Lower(*device, plan, arena, ops, /*partial=*/0, /*flight=*/1).value();
+  const kernels::Kernels kernels = engine::Lower(*device, plan, arena, ops, {.flight = 1}).value();
   for (const kernels::Kernel& kernel : kernels) kernel.launch(*stream);
   EXPECT_EQ(at(3 * kBytes)[0], 31);
   EXPECT_EQ(at(3 * kBytes)[1], 42);

@@ -21,10 +21,12 @@ namespace trainyard::engine {
 struct Layout {
   int ranks = 1, sharing = 1, stages = 1;
   bool sequence = false;
+  int chunks = 1;  // of each stage
 
   std::string Words() const {
     return absl::StrCat(" on ", ranks, ", ", sharing, " share", sequence ? " tokens too" : "", ", ",
-                        stages, " stages");
+                        stages, " stages",
+                        chunks > 1 ? absl::StrCat(" in ", chunks, " chunks") : "");
   }
 };
 
@@ -39,6 +41,7 @@ class OnRanks {
     told.set_tensor(layout.sharing);
     told.set_pipeline(layout.stages);
     told.set_sequence(layout.sequence);
+    if (layout.chunks > 1) told.set_chunks(layout.chunks);
     InThreads(layout.ranks, [&](Communicator& communicator) {
       const auto device = kernels::OpenCpu(1).value();
       RecordingObserver other;

@@ -13,11 +13,11 @@ namespace {
 
 class PipelineRun : public testing::TestWithParam<Family> {
  protected:
-  // Three layers; eight micro-batches a step, of four logical ranks.
+  // Four layers; eight micro-batches a step, of four logical ranks.
   v1::JobSpec Spec(int64_t steps, int tensor = 1) const {
     v1::JobSpec spec = SmallJob(GetParam(), folder_.path(), steps);
     spec.mutable_resources()->set_device(v1::Resources::CPU);
-    spec.mutable_parallel()->set_pipeline(3);
+    spec.mutable_parallel()->set_pipeline(4);
     spec.mutable_parallel()->set_tensor(tensor);
     spec.mutable_parallel()->set_logical_ranks(4);
     spec.mutable_training()->set_micro_batch_size(spec.training().batch_size() / 8);
@@ -83,7 +83,9 @@ TEST_P(PipelineRun, HasTheSameBitsInAnyNumberOfStages) {
     ASSERT_EQ(whole.seen.checkpoints.size(), 2u);
     for (const double loss : whole.seen.TrainLosses()) EXPECT_TRUE(std::isfinite(loss));
     for (const Layout& layout : {Layout{.ranks = 2, .stages = 2}, Layout{.ranks = 3, .stages = 3},
-                                 Layout{.ranks = 4, .stages = 2}, Layout{.ranks = 2}}) {
+                                 Layout{.ranks = 4, .stages = 2}, Layout{.ranks = 2},
+                                 Layout{.ranks = 2, .stages = 2, .chunks = 2},
+                                 Layout{.ranks = 6, .stages = 2, .chunks = 2}}) {
       const std::string of = layout.Words();
       const OnRanks gang(spec, Root(name + of), layout);
       ExpectSameRun(gang, whole, of);
@@ -94,7 +96,7 @@ TEST_P(PipelineRun, HasTheSameBitsInAnyNumberOfStages) {
         spec, Root(name), {.ranks = 3, .stages = 3},
         RestorePoint{.uri = middle.uri, .manifest_sha256 = middle.manifest_sha256});
     ExpectSameEnd(resumed, whole, "resumed");
-    const OnRanks begun(spec, Root(name + "begun"), {.ranks = 4, .stages = 2});
+    const OnRanks begun(spec, Root(name + "begun"), {.ranks = 4, .stages = 2, .chunks = 2});
     begun.ExpectOk();
     ASSERT_EQ(begun.seen.checkpoints.size(), 2u);
     const WrittenCheckpoint& of_gang = begun.seen.checkpoints[0];
@@ -120,6 +122,8 @@ TEST_P(PipelineRun, HasTheSameBitsWithShards) {
          {Layout{.ranks = 4, .sharing = 2, .stages = 2},
           Layout{.ranks = 6, .sharing = 2, .stages = 3},
           Layout{.ranks = 8, .sharing = 2, .stages = 2}, Layout{.ranks = 2, .stages = 2},
+          Layout{.ranks = 4, .sharing = 2, .stages = 2, .chunks = 2},
+          Layout{.ranks = 4, .stages = 2, .chunks = 2},
           Layout{.ranks = 4, .sharing = 2, .stages = 2, .sequence = true},
           Layout{.ranks = 6, .sharing = 2, .stages = 3, .sequence = true}}) {
       const std::string of = layout.Words();
@@ -168,7 +172,7 @@ TEST_P(PipelineRun, HasTheSameBitsWithTheOptimizerInShares) {
     sharded.mutable_parallel()->set_shard(v1::Parallel::OPTIMIZER);
     for (const Layout& layout :
          {Layout{.ranks = 4, .stages = 2}, Layout{.ranks = 8, .sharing = 2, .stages = 2},
-          Layout{.ranks = 3}}) {
+          Layout{.ranks = 4, .stages = 2, .chunks = 2}, Layout{.ranks = 3}}) {
       const std::string of = layout.Words();
       const OnRanks gang(sharded, Root(name + of), layout);
       ExpectSameRun(gang, whole, of);
@@ -186,11 +190,12 @@ TEST_P(PipelineRun, HasTheSameBitsWithLamb) {
   v1::JobSpec spec = Spec(3);
   spec.mutable_optimizer()->mutable_lamb();
   ExpectSameWeights(spec, {.ranks = 3, .stages = 3});
+  ExpectSameWeights(spec, {.ranks = 2, .stages = 2, .chunks = 2});
   spec.mutable_parallel()->set_shard(v1::Parallel::OPTIMIZER);
   ExpectSameWeights(spec, {.ranks = 4, .stages = 2});
 }
 
-// Where a layer is frozen, so are all matrices of the first of three stages: rank 0 has no
+// Where a layer is frozen, so are all matrices of the first of four stages: rank 0 has no
 // momentum, and writes that of the others.
 TEST_P(PipelineRun, HasTheSameBitsWithMuon) {
   for (const bool frozen : {false, true}) {
@@ -207,8 +212,8 @@ TEST_P(PipelineRun, HasTheSameBitsWithMuon) {
     const OnRanks whole(spec, Root(name), Layout{});
     whole.ExpectOk();
     ASSERT_EQ(whole.seen.checkpoints.size(), 2u);
-    for (const Layout& layout :
-         {Layout{.ranks = 3, .stages = 3}, Layout{.ranks = 4, .stages = 2}}) {
+    for (const Layout& layout : {Layout{.ranks = 4, .stages = 4}, Layout{.ranks = 4, .stages = 2},
+                                 Layout{.ranks = 2, .stages = 2, .chunks = 2}}) {
       const std::string of = layout.Words();
       ExpectSameRun(OnRanks(spec, Root(name + of), layout), whole, of);
       const WrittenCheckpoint& middle = whole.seen.checkpoints[0];
@@ -270,8 +275,8 @@ TEST_P(PipelineRun, SkipsTheSameSteps) {
   EXPECT_GT(skipped, 0) << "the loss scale is too low for this test";
   for (const auto shard : {v1::Parallel::NONE, v1::Parallel::OPTIMIZER}) {
     spec.mutable_parallel()->set_shard(shard);
-    for (const Layout& layout :
-         {Layout{.ranks = 3, .stages = 3}, Layout{.ranks = 4, .stages = 2}}) {
+    for (const Layout& layout : {Layout{.ranks = 3, .stages = 3}, Layout{.ranks = 4, .stages = 2},
+                                 Layout{.ranks = 2, .stages = 2, .chunks = 2}}) {
       const OnRanks gang(spec, Root(layout.Words()), layout);
       gang.ExpectOk();
       ASSERT_FALSE(gang.seen.checkpoints.empty());
@@ -287,7 +292,8 @@ TEST_P(PipelineRun, NamesWhatIsNotFinite) {
   v1::JobSpec spec = Spec(6);
   spec.mutable_schedule()->set_learning_rate(1e38);
   spec.mutable_schedule()->set_warmup_steps(0);
-  for (const Layout& layout : {Layout{.ranks = 3, .stages = 3}, Layout{.ranks = 4, .stages = 2}}) {
+  for (const Layout& layout : {Layout{.ranks = 3, .stages = 3}, Layout{.ranks = 4, .stages = 2},
+                               Layout{.ranks = 2, .stages = 2, .chunks = 2}}) {
     const OnRanks gang(spec, Root(layout.Words()), layout);
     EXPECT_EQ(FaultOf(gang.ended[0]), Fault::kNumeric) << gang.ended[0];
     EXPECT_THAT(std::string(gang.ended[0].message()), testing::HasSubstr("value "));
@@ -298,13 +304,13 @@ TEST_P(PipelineRun, NamesWhatIsNotFinite) {
 INSTANTIATE_TEST_SUITE_P(
     Families, PipelineRun,
     testing::Values(
-        Family{"gpt", "model { gpt { layers: 3 heads: 3 width: 12 context: 8 dropout: 0.1 } }"},
+        Family{"gpt", "model { gpt { layers: 4 heads: 3 width: 12 context: 8 dropout: 0.1 } }"},
         Family{"llama",
-               "model { llama { layers: 3 heads: 4 kv_heads: 2 width: 16 context: 8 mlp_width: 21 "
+               "model { llama { layers: 4 heads: 4 kv_heads: 2 width: 16 context: 8 mlp_width: 21 "
                "} } optimizer { sgd { momentum: 0.9 } }"},
-        Family{"bert", "model { bert { layers: 3 heads: 2 width: 12 context: 9 dropout: 0.1 } }",
+        Family{"bert", "model { bert { layers: 4 heads: 2 width: 12 context: 9 dropout: 0.1 } }",
                Family::kDocuments},
-        Family{"vit", "model { vit { layers: 3 heads: 3 width: 12 patch: 4 dropout: 0.1 } }",
+        Family{"vit", "model { vit { layers: 4 heads: 3 width: 12 patch: 4 dropout: 0.1 } }",
                Family::kImages}),
     [](const auto& info) { return info.param.name; });
 

@@ -87,7 +87,7 @@ TEST(Flights, TakeLessOfWhatIsComputedASecondTime) {
         const Plan &all = kept[rank], &plan = less[rank];
         SCOPED_TRACE(absl::StrCat("rank ", rank, " of ", kept.size(), " in ", stages, " stages"));
         EXPECT_LE(static_cast<double>(plan.summary.activation_bytes()), budget);
-        EXPECT_EQ(plan.in_flight, all.in_flight);
+        EXPECT_EQ(plan.in_flight.flights, all.in_flight.flights);
         EXPECT_EQ(ExchangedBytes(plan, plan.micro_exchanges),
                   ExchangedBytes(all, all.micro_exchanges));
         const auto end = static_cast<int64_t>(plan.micro.size());
@@ -96,7 +96,7 @@ TEST(Flights, TakeLessOfWhatIsComputedASecondTime) {
         const bool fits = static_cast<double>(all.summary.activation_bytes()) <= budget;
         EXPECT_EQ(RepeatedIn(plan, 0, end) == 0, fits) << "no more than is asked for";
         if (last) continue;
-        EXPECT_GT(plan.in_flight, 1);
+        EXPECT_GT(plan.in_flight.flights, 1);
         EXPECT_EQ(plan.flight_bytes == all.flight_bytes, fits);
         EXPECT_EQ(plan.backward_from, all.backward_from);
         EXPECT_EQ(RepeatedIn(plan, 0, plan.backward_from), 0) << "would stay in flight";
@@ -109,7 +109,7 @@ TEST(Flights, TakeLessOfWhatIsComputedASecondTime) {
 TEST(Flights, ABudgetCountsAllOfThem) {
   v1::JobSpec spec = InFlight(4, 1);
   const Plan kept = PlansOfAll(spec)[0];
-  ASSERT_EQ(kept.in_flight, 4);
+  ASSERT_EQ(kept.in_flight.flights, 4);
   // More than one micro-batch has, less than all.
   const int64_t bytes = kept.summary.activation_bytes() - 2 * kept.flight_bytes;
   spec.mutable_training()->mutable_recompute()->set_activation_bytes(bytes);

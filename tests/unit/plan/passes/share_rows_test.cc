@@ -12,11 +12,11 @@
 #include "absl/strings/str_cat.h"
 #include "executor/plan/build.h"
 #include "executor/plan/cost/gang_traffic.h"
-#include "executor/plan/graph/pipeline.h"
 #include "executor/plan/layouts.h"
 #include "executor/plan/ops/op.h"
 #include "executor/plan/spec/spec.h"
 #include "tests/unit/plan/specs.h"
+#include "tests/unit/plan/step_in_bytes.h"
 
 namespace trainyard::plan {
 namespace {
@@ -198,97 +198,6 @@ TEST(ShareRows, OtherLayoutsOfTheJobSayWhetherTokensAreShared) {
   EXPECT_EQ(shared, 1);
 }
 
-// Runs the passes of a stage, and notes of each byte of the arena which tensor of which micro-batch
-// in flight was written there last.
-class Bytes {
- public:
-  explicit Bytes(const Plan& plan) : plan_(plan), written_(plan.arena_bytes, {kNone, 0}) {}
-
-  void RunStep(int64_t micro_batches) {
-    const auto end = static_cast<int64_t>(plan_.micro.size());
-    using Kind = StageAction::Kind;
-    for (const StageAction& action :
-         ActionsOf(plan_.host.stages, plan_.host.stage(), micro_batches)) {
-      flight_ = action.flight;
-      switch (action.kind) {
-        case Kind::kForward:
-          Run(0, plan_.backward_from);
-          break;
-        case Kind::kBackward:
-          Run(plan_.backward_from, end);
-          break;
-        case Kind::kBoth:
-          Run(0, end);
-          break;
-        case Kind::kReceiveFromBefore:
-          Write(plan_.links.from_before);
-          break;
-        case Kind::kReceiveFromAfter:
-          Write(plan_.links.from_after);
-          break;
-        case Kind::kSendToAfter:
-          ExpectThere(plan_.links.to_after, "sent to the next stage");
-          break;
-        case Kind::kSendToBefore:
-          ExpectThere(plan_.links.to_before, "sent to the stage before");
-          break;
-      }
-    }
-  }
-
- private:
-  void Run(int64_t first, int64_t end) {
-    for (int64_t i = first; i < end; ++i) {
-      for (const ShardExchange& exchange : plan_.micro_exchanges) {
-        if (exchange.before_op == i) Exchange(exchange);
-      }
-      const std::string at = absl::StrCat("read by op ", i, " ", OpName(plan_.micro[i]));
-      VisitOperands(plan_.micro[i], [&](TensorId id, Access access) {
-        if (access != Access::kWrite) ExpectThere(id, at);
-      });
-      VisitOperands(plan_.micro[i], [&](TensorId id, Access access) {
-        if (access != Access::kRead) Write(id);
-      });
-    }
-  }
-
-  void Exchange(const ShardExchange& exchange) {
-    for (const TensorId id : exchange.tensors) {
-      const bool mine = exchange.gathered != kNone || plan_.tensors[id].made_by == plan_.host.rank;
-      if (mine) ExpectThere(id, "sent to the others of the stage");
-    }
-    for (const TensorId id : exchange.tensors) {
-      if (plan_.tensors[id].kind == TensorKind::kReceived) Write(id);
-    }
-    if (exchange.gathered != kNone) Write(exchange.gathered);
-  }
-
-  bool Passes(TensorId id) const {
-    const TensorKind kind = plan_.tensors[id].kind;
-    return kind == TensorKind::kActivation || kind == TensorKind::kReceived;
-  }
-  void Write(TensorId id) {
-    if (!Passes(id)) return;
-    const int64_t at = plan_.offset(id, 0, flight_);
-    std::fill_n(written_.begin() + at, plan_.tensors[id].bytes(), std::pair(id, flight_));
-  }
-  void ExpectThere(TensorId id, const std::string& why) const {
-    if (!Passes(id)) return;
-    const int64_t at = plan_.offset(id, 0, flight_), bytes = plan_.tensors[id].bytes();
-    for (int64_t i = at; i < at + bytes; ++i) {
-      if (written_[i] == std::pair(id, flight_)) continue;
-      const TensorId other = written_[i].first;
-      ADD_FAILURE() << plan_.tensors[id].name << ", " << why << ", is overwritten by "
-                    << (other == kNone ? "nothing" : plan_.tensors[other].name);
-      return;
-    }
-  }
-
-  const Plan& plan_;
-  int64_t flight_ = 0;
-  std::vector<std::pair<TensorId, int64_t>> written_;
-};
-
 // Also where ranks recompute, each by itself, with several micro-batches in flight.
 TEST(ShareRows, NothingIsOverwrittenThatIsStillRead) {
   for (const int stages : {1, 2, 3}) {
@@ -304,7 +213,7 @@ TEST(ShareRows, NothingIsOverwrittenThatIsStillRead) {
           SCOPED_TRACE(absl::StrCat("rank ", rank, " of ", stages, " stages, ", share,
                                     sequence ? ", tokens shared" : ""));
           const Plan plan = PlanOf(spec, rank);
-          Bytes(plan).RunStep(8);
+          StepInBytes(plan).Run(8);
         }
       }
     }

@@ -4,14 +4,18 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "executor/plan/build.h"
+#include "executor/plan/cost/gang_traffic.h"
 #include "executor/plan/spec/mesh.h"
 #include "executor/plan/spec/spec.h"
 #include "tests/unit/plan/specs.h"
+#include "tests/unit/plan/step_in_bytes.h"
 
 namespace trainyard::plan {
 namespace {
@@ -56,18 +60,19 @@ TEST(Stages, PassOneActivationOnAndItsGradientBack) {
   const std::vector<Plan> plans = PlansOfStages(InStages(4, 4), 4);
   const auto dims = [](const Plan& plan, TensorId id) { return plan.tensors[id].dims; };
   for (size_t stage = 0; stage < plans.size(); ++stage) {
-    const StageLinks& links = plans[stage].links;
+    const StageLinks& links = plans[stage].chunks[0].links;
     EXPECT_EQ(links.from_before == kNone, stage == 0);
     EXPECT_EQ(links.to_before == kNone, stage == 0);
     EXPECT_EQ(links.to_after == kNone, stage + 1 == plans.size());
     EXPECT_EQ(links.from_after == kNone, stage + 1 == plans.size());
     const bool last = plans[stage].backward_from == static_cast<int64_t>(plans[stage].micro.size());
     EXPECT_EQ(last, stage + 1 == plans.size());
-    EXPECT_EQ(plans[stage].in_flight, 1) << "of a step of one micro-batch";
+    EXPECT_EQ(plans[stage].in_flight.flights, 1) << "of a step of one micro-batch";
     if (stage + 1 == plans.size()) continue;
     const Plan& next = plans[stage + 1];
-    EXPECT_EQ(dims(plans[stage], links.to_after), dims(next, next.links.from_before));
-    EXPECT_EQ(dims(plans[stage], links.from_after), dims(next, next.links.to_before));
+    const StageLinks& of_next = next.chunks[0].links;
+    EXPECT_EQ(dims(plans[stage], links.to_after), dims(next, of_next.from_before));
+    EXPECT_EQ(dims(plans[stage], links.from_after), dims(next, of_next.to_before));
   }
 }
 
@@ -160,6 +165,110 @@ TEST(Stages, GroupsOfStagesOfShards) {
   }
 }
 
+v1::JobSpec InChunks(int stages, int chunks, int micro_batches) {
+  v1::JobSpec spec = InStages(stages, stages);
+  spec.mutable_model()->mutable_llama()->set_layers(8);
+  spec.mutable_parallel()->mutable_layout()->set_chunks(chunks);
+  spec.mutable_training()->set_batch_size(micro_batches);
+  spec.mutable_training()->set_micro_batch_size(1);
+  spec.mutable_evaluation()->set_batch_size(1);
+  return spec;
+}
+
+TEST(Stages, OfSeveralChunksHaveLayersAllOverTheModel) {
+  const std::vector<Plan> plans = PlansOfStages(InChunks(2, 4, 4), 2);
+  std::map<std::string, int> hosts;
+  for (const Plan& plan : plans) {
+    ASSERT_EQ(plan.chunks.size(), 4u);
+    std::set<int64_t> chunks;
+    for (const TensorId id : plan.parameters) {
+      ++hosts[plan.tensors[id].name];
+      chunks.insert(plan.host.pipeline().chunk_of(plan.tensors[id].piece));
+    }
+    EXPECT_EQ(chunks.size(), 4u);
+  }
+  EXPECT_EQ(hosts.size(), plans[0].of_group.size());
+  for (const auto& [name, count] : hosts) EXPECT_EQ(count, 1) << name;
+  // What a chunk sends its neighbour's next chunk receives.
+  const auto dims = [](const Plan& plan, TensorId id) { return plan.tensors[id].dims; };
+  for (int64_t piece = 0; piece < 8; ++piece) {
+    const Plan &plan = plans[piece % 2], &next = plans[(piece + 1) % 2];
+    const StageLinks& links = plan.chunks[piece / 2].links;
+    EXPECT_EQ(links.from_before == kNone, piece == 0);
+    EXPECT_EQ(links.to_after == kNone, piece == 7);
+    if (piece == 7) continue;
+    const StageLinks& of_next = next.chunks[(piece + 1) / 2].links;
+    EXPECT_EQ(dims(plan, links.to_after), dims(next, of_next.from_before));
+    EXPECT_EQ(dims(plan, links.from_after), dims(next, of_next.to_before));
+  }
+}
+
+// A rank's passes through its chunks are all of its ops, each once, and each of its gradients is
+// zeroed, and added up, with the chunk that it is of.
+TEST(Stages, EveryOpAndEverySumIsOfOneChunk) {
+  v1::JobSpec spec = InChunks(2, 2, 6);
+  spec.mutable_parallel()->set_logical_ranks(3);
+  for (const Plan& plan : PlansOfStages(spec, 2)) {
+    int64_t ops = 0, zeroes = 0, folds = 0;
+    ASSERT_FALSE(plan.folds.empty());
+    for (const StageChunk& chunk : plan.chunks) {
+      ops += chunk.forward.size() + chunk.backward.size();
+      zeroes += chunk.zero.size();
+      folds += chunk.fold.size();
+    }
+    EXPECT_EQ(ops, static_cast<int64_t>(plan.micro.size()));
+    EXPECT_EQ(zeroes, static_cast<int64_t>(plan.zero.size()));
+    EXPECT_EQ(folds, static_cast<int64_t>(plan.folds[0].size()));
+    std::map<TensorId, int64_t> chunk_of;  // by gradient
+    for (size_t i = 0; i < plan.gradients.size(); ++i) {
+      chunk_of[plan.gradients[i]] =
+          plan.host.pipeline().chunk_of(plan.tensors[plan.parameters[i]].piece);
+    }
+    for (int64_t c = 0; c < 2; ++c) {
+      const StageChunk& chunk = plan.chunks[c];
+      for (int64_t i = chunk.backward.first; i < chunk.backward.end; ++i) {
+        VisitOperands(plan.micro[i], [&](TensorId id, Access) {
+          if (chunk_of.contains(id)) {
+            EXPECT_EQ(chunk_of[id], c) << plan.tensors[id].name;
+          }
+        });
+      }
+      for (int64_t i = chunk.zero.first; i < chunk.zero.end; ++i) {
+        VisitOperands(plan.zero[i], [&](TensorId id, Access) {
+          if (chunk_of.contains(id)) {
+            EXPECT_EQ(chunk_of[id], c) << plan.tensors[id].name;
+          }
+        });
+      }
+    }
+  }
+}
+
+TEST(Stages, NothingOfAChunkIsOverwrittenThatIsStillRead) {
+  for (const auto compute : {v1::Precision::FP32, v1::Precision::BF16}) {
+    for (const auto& [stages, chunks] : {std::pair(2, 2), {2, 4}, {4, 2}, {2, 1}, {4, 1}}) {
+      for (const int micro_batches : {1, 2, 5, 8, 12}) {
+        v1::JobSpec spec = InChunks(stages, chunks, micro_batches);
+        spec.mutable_precision()->set_compute(compute);
+        for (const Plan& plan : PlansOfStages(spec, stages)) {
+          SCOPED_TRACE(absl::StrCat("stage ", plan.host.stage(), " of ", stages, ", ", chunks,
+                                    " chunks, ", micro_batches, " micro-batches"));
+          StepInBytes(plan).Run(micro_batches);
+        }
+      }
+    }
+  }
+}
+
+// As many micro-batches as stages: a third of a step is waiting with one chunk, a ninth with four.
+TEST(Stages, WaitLessInChunksAndSendMore) {
+  const Plan whole = PlansOfStages(InChunks(2, 1, 2), 2)[0];
+  const Plan chunks = PlansOfStages(InChunks(2, 4, 2), 2)[0];
+  EXPECT_DOUBLE_EQ(whole.summary.bubble_share(), 1.0 / 3);
+  EXPECT_DOUBLE_EQ(chunks.summary.bubble_share(), 1.0 / 9);
+  EXPECT_GT(MostTraffic(chunks).of_shards, 3 * MostTraffic(whole).of_shards);
+}
+
 // Such a stage, and those before it, would get no gradient.
 TEST(Stages, OneThatTrainsNothingIsRefused) {
   v1::JobSpec spec = InStages(4, 4);
@@ -199,6 +308,23 @@ TEST(Stages, WhatCannotBeIsRefused) {
   elastic.mutable_resources()->clear_min_slots();
   EXPECT_EQ(ResolveSpec(elastic)->resources().min_slots(), 2) << "one group";
   EXPECT_FALSE(ResolveSpec(InStages(1, 1))->parallel().has_layout()) << "older workers know none";
+  v1::JobSpec chunked = InStages(2, 2);
+  chunked.mutable_parallel()->mutable_layout()->set_chunks(3);
+  EXPECT_THAT(why(chunked), HasSubstr("spec.parallel.layout.chunks: 3 chunks of 2 stages are more "
+                                      "than the 4 layers of the model; use at most 2"));
+  chunked.mutable_parallel()->mutable_layout()->set_chunks(0);
+  EXPECT_THAT(why(chunked), HasSubstr("spec.parallel.layout.chunks: 0 is not in [1, 128]"));
+  chunked.mutable_parallel()->mutable_layout()->set_chunks(1);
+  EXPECT_FALSE(ResolveSpec(chunked)->parallel().layout().has_chunks()) << "older workers know none";
+  chunked.mutable_parallel()->mutable_layout()->set_chunks(2);
+  EXPECT_EQ(why(chunked), "");
+  chunked.mutable_training()->mutable_recompute()->set_activation_share(0.8);
+  EXPECT_THAT(why(chunked), HasSubstr("spec.training.recompute: recomputation with spec.parallel."
+                                      "layout.chunks 2 is not built yet; leave one of them out"));
+  v1::JobSpec one = InStages(1, 1);
+  one.mutable_parallel()->mutable_layout()->set_chunks(2);
+  EXPECT_THAT(why(one), HasSubstr("spec.parallel.layout.chunks: 2 chunks of a stage, but there is "
+                                  "one stage; set spec.parallel.layout.pipeline"));
 }
 
 }  // namespace
