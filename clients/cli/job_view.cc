@@ -99,10 +99,11 @@ std::string RanksText(const v1::JobSpec& spec) {
                                   : " share the shards of ";
     const int chunks = std::max(1, spec.parallel().layout().chunks());
     const std::string staged = absl::StrCat(
-        " are ", stages, " stages", chunks > 1 ? absl::StrCat(" in ", chunks, " chunks") : "");
-    const std::string what = stages == 1   ? share
-                             : tensor == 1 ? absl::StrCat(staged, " of ")
-                                           : absl::StrCat(staged, " of ", tensor, " that", share);
+        " are ", stages, " stages", chunks > 1 ? absl::StrCat(" of ", chunks, " chunks each") : "");
+    const std::string what =
+        stages == 1   ? share
+        : tensor == 1 ? absl::StrCat(staged, chunks > 1 ? ", of " : " of ")
+                      : absl::StrCat(staged, chunks > 1 ? ", of " : " of ", tensor, " that", share);
     return absl::StrCat(slots, slots > sharing ? ", of which each " : ", of which ", sharing, what,
                         fewest, hosts > fewest ? absl::StrCat(" or ", hosts) : "",
                         hosts == 1 ? " logical rank" : " logical ranks");
@@ -246,7 +247,11 @@ std::string RenderLayouts(const Terminal& terminal, const v1::PlanLayoutsRespons
                       layout.layout().pipeline() > 1
                           ? absl::StrCat(", parallel.layout.pipeline ", layout.layout().pipeline())
                           : "",
-                      ": ", Shown(layout).refused(), "\n");
+                      layout.layout().chunks() > 1
+                          ? absl::StrCat(", parallel.layout.chunks ", layout.layout().chunks())
+                          : "",
+                      layout.layout().sequence() ? ", parallel.layout.sequence" : "", ": ",
+                      Shown(layout).refused(), "\n");
       continue;
     }
     std::vector<std::string> row = {FormatCount(layout.slots())};

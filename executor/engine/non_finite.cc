@@ -65,7 +65,7 @@ std::vector<plan::TensorId> Operands(const plan::Op& op, bool written) {
 
 NonFiniteSearch::NonFiniteSearch(Session& session) : session_(session), chunk_(kSearchedAtOnce) {}
 
-absl::StatusOr<std::string> NonFiniteSearch::Scan(plan::TensorId id, int64_t partial,
+absl::StatusOr<std::string> NonFiniteSearch::Scan(plan::TensorId id, const plan::Instance& place,
                                                   const plan::Tensor* of, int64_t first) {
   const plan::Tensor& tensor = session_.plan().tensors[id];
   if (tensor.type == plan::ElementType::kI32 || tensor.type == plan::ElementType::kU8) return "";
@@ -81,7 +81,7 @@ absl::StatusOr<std::string> NonFiniteSearch::Scan(plan::TensorId id, int64_t par
     for (int64_t at = 0; at < run * width; at += kSearchedAtOnce) {
       const int64_t bytes = std::min(kSearchedAtOnce, run * width - at);
       TY_RETURN_IF_ERROR(
-          session_.ReadNow(id, chunk_.data(), bytes, row * step * width + at, partial));
+          session_.ReadNow(id, chunk_.data(), bytes, row * step * width + at, place));
       const Found found = FindIn(tensor.type, chunk_, bytes);
       if (found.extent.first_bad >= 0) {
         return absl::StrCat("element ", first + row * run + at / width + found.extent.first_bad,
@@ -110,7 +110,7 @@ absl::Status NonFiniteSearch::LookAtRows(plan::TensorId table, const std::string
   if (rows.elements.size() == 0 || !found_.empty() || received_) return absl::OkStatus();
   const plan::Tensor& whole = plan.tensors[table];
   const int64_t before = rows.elements.first - FirstElementOf(plan, table);
-  TY_ASSIGN_OR_RETURN(const std::string bad, Scan(rows.weights, 0, &whole, before));
+  TY_ASSIGN_OR_RETURN(const std::string bad, Scan(rows.weights, {}, &whole, before));
   if (!bad.empty()) found_ = absl::StrCat(what, " \"", whole.name, "\", ", bad);
   return absl::OkStatus();
 }
@@ -128,22 +128,22 @@ std::string NonFiniteSearch::Inputs(plan::Op op) const {
 }
 
 // What another rank makes is reported by that rank, which knows what it comes of.
-absl::Status NonFiniteSearch::LookAtReceived(const plan::Op& op, int64_t partial) {
+absl::Status NonFiniteSearch::LookAtReceived(const plan::Op& op, const plan::Instance& place) {
   for (const plan::TensorId id : Operands(op, /*written=*/false)) {
     if (session_.plan().tensors[id].kind != plan::TensorKind::kReceived) continue;
-    TY_ASSIGN_OR_RETURN(const std::string bad, Scan(id, partial));
+    TY_ASSIGN_OR_RETURN(const std::string bad, Scan(id, place));
     received_ |= !bad.empty();
   }
   // The rows of this rank were looked at when they were written.
   if (const auto* const all = std::get_if<plan::GatherRows>(&op)) {
-    TY_ASSIGN_OR_RETURN(const std::string bad, Scan(all->y, partial));
+    TY_ASSIGN_OR_RETURN(const std::string bad, Scan(all->y, place));
     received_ |= !bad.empty();
   }
   return absl::OkStatus();
 }
 
 absl::Status NonFiniteSearch::Run(const std::vector<plan::Op>& ops, const kernels::Kernels& program,
-                                  const std::string& where, int64_t partial) {
+                                  const std::string& where, const PlaceOf& place_of) {
   const plan::Plan& plan = session_.plan();
   size_t loss = std::find_if(ops.begin(), ops.end(), IsLoss) - ops.begin();
   // A stage of a pipeline other than the last has none.
@@ -153,10 +153,11 @@ absl::Status NonFiniteSearch::Run(const std::vector<plan::Op>& ops, const kernel
   for (size_t i = 0; i < ops.size(); ++i) {
     session_.Launch(program[i]);  // all of them: other ranks may wait for what they find
     if (!found_.empty() || received_) continue;
-    TY_RETURN_IF_ERROR(LookAtReceived(ops[i], partial));
+    const plan::Instance place = place_of(static_cast<int64_t>(i));
+    TY_RETURN_IF_ERROR(LookAtReceived(ops[i], place));
     if (received_) continue;
     for (const plan::TensorId id : Operands(ops[i], /*written=*/true)) {
-      TY_ASSIGN_OR_RETURN(const std::string bad, Scan(id, partial));
+      TY_ASSIGN_OR_RETURN(const std::string bad, Scan(id, place));
       if (bad.empty()) continue;
       // Numbered as in a list that has the look-up as an op.
       const bool behind = &ops == &plan.micro && plan.micro_look_up.rows != plan::kNone &&

@@ -2,6 +2,8 @@
 
 // Names the first value of a step that is NaN or infinite.
 
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -29,18 +31,20 @@ class NonFiniteSearch {
 
   // Runs `program`, the kernels of `ops`, one by one, and looks at what they write until one of
   // them writes what is not finite, or reads such a value that another rank made. `where` follows
-  // the op's name: "micro-batch 2 of 4". They were prepared for partial sum `partial`.
-  absl::Status Run(const std::vector<plan::Op>& ops, const kernels::Kernels& program,
-                   const std::string& where, int64_t partial = 0);
+  // the op's name: "micro-batch 2 of 4". `place_of` says for which places each was prepared.
+  using PlaceOf = std::function<plan::Instance(int64_t op)>;
+  absl::Status Run(
+      const std::vector<plan::Op>& ops, const kernels::Kernels& program, const std::string& where,
+      const PlaceOf& place_of = [](int64_t) { return plan::Instance(); });
 
  private:
   // "element 7 of [3, 4], value inf", or "" when all of the tensor is finite; notes its largest
   // magnitude. `of`: the whole of which the tensor has the elements from number `first` on, if it
   // is a part.
-  absl::StatusOr<std::string> Scan(plan::TensorId id, int64_t partial = 0,
+  absl::StatusOr<std::string> Scan(plan::TensorId id, const plan::Instance& place = {},
                                    const plan::Tensor* of = nullptr, int64_t first = 0);
   std::string Inputs(plan::Op op) const;
-  absl::Status LookAtReceived(const plan::Op& op, int64_t partial);
+  absl::Status LookAtReceived(const plan::Op& op, const plan::Instance& place);
 
   Session& session_;
   std::vector<char> chunk_;

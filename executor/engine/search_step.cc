@@ -80,8 +80,13 @@ absl::Status Trainer::SearchPart(int64_t i, const BatchSource& next, NonFiniteSe
   // Where gradients are handed out at once they are gone once this micro-batch is over.
   kernels::Kernels micro = micro_[part.partial];
   if (plan.gradients_sharded) micro = across_->WithExchanges(micro, part);
-  if (stage_) micro = stage_->OneByOne(std::move(micro));
-  TY_RETURN_IF_ERROR(search.Run(plan.micro, micro, where, part.partial));
+  if (stage_) {
+    TY_ASSIGN_OR_RETURN(micro, stage_->OneByOne(std::move(micro), part.partial));
+  }
+  TY_RETURN_IF_ERROR(search.Run(plan.micro, micro, where, [&](int64_t op) {
+    if (stage_) return stage_->PlaceOneByOne(op, part.partial);
+    return plan::Instance{.partial = part.partial};
+  }));
   for (size_t k = plan.micro.size(); k < micro.size(); ++k) session_.Launch(micro[k]);
   for (int64_t fold = 0; fold < part.folds; ++fold) {
     const int64_t to = part.partial - 1 - fold;

@@ -170,14 +170,15 @@ void Session::Upload(const MicroBatch& batch) {
   uploads_->Upload(absl::MakeSpan(pieces.data(), n), *stream_);
 }
 
-void Session::Read(plan::TensorId id, void* to, size_t bytes, size_t offset, int64_t partial) {
-  device_.CopyOut(*stream_, to, At(id, offset, bytes, {.partial = partial}), bytes);
+void Session::Read(plan::TensorId id, void* to, size_t bytes, size_t offset,
+                   const plan::Instance& of) {
+  device_.CopyOut(*stream_, to, At(id, offset, bytes, of), bytes);
 }
 
 absl::Status Session::ReadNow(plan::TensorId id, void* to, size_t bytes, size_t offset,
-                              int64_t partial) {
+                              const plan::Instance& of) {
   TY_RETURN_IF_ERROR(Synchronize());  // such a copy makes the host wait for all that comes before
-  Read(id, to, bytes, offset, partial);
+  Read(id, to, bytes, offset, of);
   return Synchronize();
 }
 

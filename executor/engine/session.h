@@ -97,12 +97,13 @@ class Session {
   // Copies into and out of a tensor, `offset` bytes from its start; ordered with launches.
   // kernels::Device says of CopyIn and CopyOut how long host memory stays in use.
   void Write(plan::TensorId id, const void* from, size_t bytes, size_t offset = 0);
-  // Of a tensor of partial sum 0: out of number `partial`.
-  void Read(plan::TensorId id, void* to, size_t bytes, size_t offset = 0, int64_t partial = 0);
+  // Of a tensor that has several places: out of that which `of` says.
+  void Read(plan::TensorId id, void* to, size_t bytes, size_t offset = 0,
+            const plan::Instance& of = {});
   void ReadRegion(const plan::Region& region, void* to);
   // As Read, into memory that is not of AllocateHost; the bytes are there when it returns.
   absl::Status ReadNow(plan::TensorId id, void* to, size_t bytes, size_t offset = 0,
-                       int64_t partial = 0);
+                       const plan::Instance& of = {});
   // The region in place, where the host can read it: valid after Synchronize, until the next
   // launch. nullptr: the host cannot, use ReadRegion.
   const char* HostView(const plan::Region& region) const;

@@ -27,12 +27,13 @@ class Stage {
  public:
   // What goes around the passes over a micro-batch, by its number within the rank's step.
   struct Around {
-    // Before its first pass: puts it in place, as that number of those in flight.
+    // Before its first pass: puts it where it is while it is in flight.
     std::function<absl::Status(int64_t micro_batch, const plan::Instance& place)> load;
     // Before a pass that other micro-batches came before: its StepState is put in place again.
     std::function<void(int64_t micro_batch)> resume;
     // Before and after its gradients of a chunk are added to what the rank has of these.
-    std::function<void(int64_t micro_batch, const plan::StageChunk&chunk)> before_sums, after_sums;
+    using OfChunk = void(int64_t micro_batch, const plan::StageChunk& chunk);
+    std::function<OfChunk> before_sums, after_sums;
   };
 
   // `micro`, by partial sum: the kernels of plan.micro with the exchanges of `shards`, for the
@@ -45,10 +46,12 @@ class Stage {
   // All passes of a step.
   absl::Status Run(const Around& around);
 
-  // `micro`, kernels of one micro-batch as Create has them: they receive before a pass and send
-  // after it what goes between the stages, so that micro-batches go through the pipeline one by
-  // one.
-  kernels::Kernels OneByOne(kernels::Kernels micro);
+  // Kernels of plan.micro that receive before a pass and send after it what goes between the
+  // stages, so that micro-batches go through the pipeline one by one. `micro`: as Create has them,
+  // of partial sum `partial`. What each chunk keeps has a place of its own.
+  absl::StatusOr<kernels::Kernels> OneByOne(kernels::Kernels micro, int64_t partial);
+  // Where op `op` of these works.
+  plan::Instance PlaceOneByOne(int64_t op, int64_t partial) const;
 
  private:
   // The kernels of some ops of plan.micro.
@@ -67,11 +70,11 @@ class Stage {
   }
   // What runs in a pass.
   Part PartOf(const plan::StageAction& action) const;
-  absl::StatusOr<Program> Prepare(const Part& part, const std::vector<kernels::Kernels>& micro);
+  absl::StatusOr<Program> ProgramOf(const Part& part, const std::vector<kernels::Kernels>& micro);
+  absl::StatusOr<kernels::Kernels> Prepare(const Part& part);
   absl::Status Pass(const plan::StageAction& action, Program& program, const Around& around);
   // Sends or receives what `kind` says.
-  void Move(plan::StageAction::Kind kind, const plan::StageLinks& links,
-            const plan::Instance& of = {});
+  void Move(plan::StageAction::Kind kind, const plan::StageLinks& links, const plan::Instance& of);
 
   Session& session_;
   ShardsAcrossRanks& shards_;

@@ -24,7 +24,7 @@ namespace {
 // so at any scale.
 constexpr float kLowestLossScale = 0x1p-24f;
 
-// Among plan.folds[p]: that of losses and targets; the other is that of gradients.
+// Among plan.folds[p]: that of losses and targets; the others are those of gradients.
 constexpr size_t kFoldOfSums = 0;
 
 std::vector<StepPart> PartsOf(const Session& session, const Gang& gang) {

@@ -148,7 +148,7 @@ class Assembly {
     evaluate_links_ =
         HostStage(plan_.host, copies_, {.forward = forward_ops, .loss = loss.size()}, graph_).links;
     JoinCopies(graph_);
-    if (shares_rows()) ShareRows(plan_.host, graph_.ops.size(), evaluate_links_[0], graph_);
+    if (shares_rows()) ShareRows(plan_.host, graph_.ops.size(), evaluate_links_, graph_);
     HostShards(plan_.host, {&copies_}, 0, graph_);
     plan_.evaluate = std::move(graph_.ops);
     graph_.ops.clear();
@@ -402,7 +402,7 @@ class Assembly {
     const HostedStage stage = HostStage(plan_.host, copies_, all, graph_);
     forward_ops_ = stage.forward - JoinCopies(graph_);
     std::vector<StageLinks> links = stage.links;
-    if (shares_rows()) forward_ops_ = ShareRows(plan_.host, forward_ops_, links[0], graph_);
+    if (shares_rows()) forward_ops_ = ShareRows(plan_.host, forward_ops_, links, graph_);
     plan_.chunks.resize(links.size());
     for (size_t chunk = 0; chunk < links.size(); ++chunk) plan_.chunks[chunk].links = links[chunk];
     const HostedOps hosted =

@@ -1,8 +1,10 @@
 #include "executor/plan/choose.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -60,19 +62,25 @@ std::optional<v1::Parallel> InGroups(v1::Parallel parallel, int32_t tensor, int3
 // Meshes of which the fastest that fits is chosen, before any of the next are looked at.
 using Alternatives = std::vector<v1::Parallel>;
 
-// `mesh` with tokens that are shared out, and with stages of several chunks, where that can be.
-Alternatives FurtherLayouts(const v1::Parallel& mesh, int64_t layers) {
+constexpr int32_t kMostChunks = 4;
+
+// `mesh`, then with tokens that are shared out, then each with stages of several chunks, where that
+// can be. `layers`: of the model.
+Alternatives LayoutsOf(const v1::Parallel& mesh, int64_t layers) {
   const v1::Layout& own = mesh.layout();
-  Alternatives further;
+  Alternatives layouts = {mesh};
   if (own.tensor() > 1 && own.tensor() == mesh.tensor() && !own.sequence()) {
-    further.emplace_back(mesh).mutable_layout()->set_sequence(true);
+    layouts.emplace_back(mesh).mutable_layout()->set_sequence(true);
   }
-  if (own.pipeline() > 1 && own.chunks() <= 1 && !own.sequence()) {
-    for (int32_t chunks = 2; chunks <= 4 && chunks * own.pipeline() <= layers; chunks *= 2) {
-      further.emplace_back(mesh).mutable_layout()->set_chunks(chunks);
+  if (own.pipeline() <= 1 || own.chunks() > 1) return layouts;
+  const Alternatives of_one_chunk = layouts;
+  for (const v1::Parallel& one : of_one_chunk) {
+    for (int32_t chunks = 2; chunks <= kMostChunks; chunks *= 2) {
+      if (chunks * own.pipeline() > layers) break;
+      layouts.emplace_back(one).mutable_layout()->set_chunks(chunks);
     }
   }
-  return further;
+  return layouts;
 }
 
 Alternatives WithShardedOptimizer(Alternatives meshes) {
@@ -105,10 +113,7 @@ std::vector<Alternatives> MeshesToTry(const v1::JobSpec& spec) {
       if (in_group % tensor != 0) continue;
       auto mesh = InGroups(own, tensor, in_group / tensor);
       if (!mesh.has_value()) continue;
-      alike.push_back(*mesh);
-      for (v1::Parallel& further : FurtherLayouts(*mesh, LayersOf(spec.model()))) {
-        alike.push_back(std::move(further));
-      }
+      absl::c_move(LayoutsOf(*mesh, LayersOf(spec.model())), std::back_inserter(alike));
     }
     meshes.push_back(alike);
     if (open && in_group < slots) meshes.push_back(WithShardedOptimizer(std::move(alike)));
@@ -133,6 +138,12 @@ class Choice {
       const auto least = without_state_.find(NameOf(kept));
       if (least != without_state_.end() && least->second > slot_bytes_) return absl::OkStatus();
     }
+    if (parallel.layout().chunks() > 1) {
+      // They keep more than stages of one chunk, which were looked at before.
+      v1::Parallel whole = parallel;
+      whole.mutable_layout()->clear_chunks();
+      if (!fits_.contains(NameOf(whole))) return absl::OkStatus();
+    }
     v1::JobSpec asked = spec_;
     *asked.mutable_parallel() = parallel;
     absl::StatusOr<v1::JobSpec> spec = ResolveSpec(asked);
@@ -151,6 +162,7 @@ class Choice {
       }
       return absl::OkStatus();
     }
+    fits_.insert(NameOf(parallel));
     const bool on_gpus = spec->resources().device() == v1::Resources::CUDA;
     const double seconds = EstimateStepSeconds(
         *plan, {.slots = spec->resources().max_slots(), .group = GroupOf(*spec)},
@@ -199,6 +211,7 @@ class Choice {
   // What those that were too large need but for the optimizer's state: less is not to be had by
   // sharing that out.
   std::map<std::string, int64_t> without_state_;
+  std::set<std::string> fits_;  // the names of meshes
   std::vector<std::string> too_large_, refused_;
   std::vector<std::string> fields_;  // that were told to be the reason, once each
   int64_t least_ = 0;

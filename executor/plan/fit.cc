@@ -28,7 +28,9 @@ absl::Status CannotHold(const std::string& budget, const v1::JobSpec& spec, cons
   const ShardHost& host = least.host;
   const std::string in_flight =
       host.stages == 1 ? ""
-                       : absl::StrCat(", ", least.in_flight.flights, " of them in flight in stage ",
+                       : absl::StrCat(", ", least.in_flight.flights,
+                                      host.chunks == 1 ? " of them in flight in stage "
+                                                       : " chunks of them in flight in stage ",
                                       host.stage() + 1, " of ", host.stages);
   return absl::InvalidArgumentError(
       absl::StrCat(kRecomputeField, budget, " cannot be held: activations take at least ",

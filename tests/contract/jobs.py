@@ -22,7 +22,7 @@ FAMILIES = {
     "mobilenet": ("model: {mobilenet: {stem: CIFAR, width: 0.25}}", IDX),
 }
 OTHERS = {  # that some tests train, too
-    "deep gpt": ("model: {gpt: {layers: 4, heads: 2, width: 32, context: 16, dropout: 0.1}}", TOKENS),
+    "deep gpt": ("model: {gpt: {layers: 6, heads: 2, width: 32, context: 16, dropout: 0.1}}", TOKENS),
 }
 PRECISIONS = ("FP32", "BF16", "FP16")
 OPTIMIZERS = {

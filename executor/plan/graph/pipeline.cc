@@ -78,6 +78,7 @@ class Timetable {
                              ? behind + 1
                              : 2 * behind + (pipeline_.chunks - 1) * pipeline_.stages + 1;
     if (in_flight_[stage] >= most) return false;
+    // Two groups of micro-batches at most have begun, and are not over.
     const auto over = static_cast<int64_t>(backward_[piece].size());
     return piece >= pipeline_.stages || next - over < 2 * pipeline_.stages;
   }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "executor/plan/memory/memory.h"
+#include "executor/plan/passes/stages.h"
 #include "storage/base/status.h"
 
 namespace trainyard::plan {
@@ -71,8 +72,15 @@ std::vector<TensorId> Flights::Sent() const {
   return sent;
 }
 
+Flights Flights::In(const std::vector<Op>& ops) const {
+  Flights others = *this;
+  if (left_before_backward()) FindPasses(backward_from, ops, others.chunks);
+  return others;
+}
+
 Flights FlightsIn(const Plan& plan) {
-  Flights flights = {.count = plan.in_flight.flights, .chunks = plan.chunks};
+  Flights flights = {
+      .count = plan.in_flight.flights, .batches = plan.in_flight.batches, .chunks = plan.chunks};
   const bool at_once = plan.chunks.size() == 1 && plan.chunks[0].links.from_after == kNone;
   if (!at_once) flights.backward_from = plan.backward_from;
   return flights;

@@ -15,11 +15,13 @@ namespace trainyard::plan {
 struct Flights {
   static constexpr int64_t kNowhere = std::numeric_limits<int64_t>::max();
 
-  int64_t count = 1;
+  int64_t count = 1, batches = 1;    // as MostInFlight
   int64_t backward_from = kNowhere;  // the op with which the backward passes begin
   std::vector<StageChunk> chunks;
 
   bool left_before_backward() const { return backward_from != kNowhere; }
+  // The same for other ops, of which as many are the forward passes.
+  Flights In(const std::vector<Op>& ops) const;
   // What goes to the stages beside it from chunk `chunk`, and from all of them.
   std::vector<TensorId> SentBy(int64_t chunk) const;
   std::vector<TensorId> Sent() const;

@@ -9,6 +9,7 @@
 #include "executor/plan/passes/flights.h"
 #include "executor/plan/passes/layout.h"
 #include "executor/plan/passes/repetition.h"
+#include "executor/plan/passes/stages.h"
 
 namespace trainyard::plan {
 
@@ -49,6 +50,7 @@ class Search {
     const int64_t bytes = ops_.tensors()[id].bytes;
     if (!ops_.Stays(usage, id)) return spans ? bytes : 0;
     if (ops_.tensors()[id].sent || range.first_backward == Usage::kNever) return 0;
+    if (range.chunk != usage.fullest) return 0;
     const bool touched = (range.first <= usage.at && usage.at <= range.last_forward) ||
                          (range.first_backward <= usage.at && usage.at <= range.last);
     return (ops_.flights() - (touched ? 1 : 0)) * bytes;
@@ -114,13 +116,13 @@ class Search {
   }
 
   // By place in the schedule: bytes whose live range ends there, as `last` says, less what that op
-  // may save.
+  // may save; but for what stays in flight.
   std::vector<int64_t> BytesUntil(const Usage& usage, const std::vector<int64_t>& last) const {
     const size_t n = ops_.tensors().size();
     std::vector<int64_t> bytes(usage.schedule.size() + 1);
     for (size_t s = 0; s < 2 * n; ++s) {
       const int64_t first = usage.live_ranges[s].first;
-      if (first == Usage::kNever || last[s] < first) continue;
+      if (first == Usage::kNever || last[s] < first || ops_.Stays(usage, s)) continue;
       bytes[std::max<int64_t>(0, first)] += ops_.tensors()[s % n].bytes;
       bytes[last[s] + 1] -= ops_.tensors()[s % n].bytes;
     }
@@ -158,26 +160,31 @@ class Search {
     });
   }
 
-  // Adds to `least`, by op of `choice`, what further micro-batches in flight have at the least when
-  // it is kept: its results, and what they have whatever is repeated.
+  // Adds to `least`, by op of `choice`, what micro-batches in flight have at the least when it is
+  // kept: what they have whatever is repeated, and further ones its results.
   void AddFurtherFlights(const Usage& usage, const Choice& choice,
                          std::vector<int64_t>& least) const {
     if (!ops_.left_before_backward()) return;
     const size_t n = ops_.tensors().size();
-    int64_t certain = 0;
+    std::vector<int64_t> certain;  // by chunk
     for (size_t id = 0; id < n; ++id) {
       const bool stays =
           usage.live_ranges[id].last_derived != Usage::kNever || ops_.tensors()[id].sent;
-      if (stays && ops_.Stays(usage, id)) certain += ops_.tensors()[id].bytes;
+      if (!stays || !ops_.Stays(usage, id)) continue;
+      const auto chunk = static_cast<size_t>(usage.live_ranges[id].chunk);
+      certain.resize(std::max(certain.size(), chunk + 1));
+      certain[chunk] += ops_.tensors()[id].bytes;
     }
     for (size_t op = 0; op < ops_.forward(); ++op) {
       if (!choice[op]) continue;
-      int64_t bytes = certain;
+      const auto chunk = static_cast<size_t>(ops_.chunk_of(op));
+      int64_t bytes = 0;
       for (const Place id : ops_.again(op).writes) {
         const bool needed = usage.live_ranges[n + id].last_derived != Usage::kNever;
         if (needed) bytes += ops_.tensors()[id].bytes;
       }
       least[op] += (ops_.flights() - 1) * bytes;
+      if (chunk < certain.size()) least[op] += ops_.flights() * certain[chunk];
     }
   }
 
@@ -322,11 +329,12 @@ class Search {
 // What PackActivations gives to graph.ops and to what is `beside` them.
 int64_t BytesWith(const MemoryBeside& beside, const Graph& graph) {
   std::vector<int64_t> offsets(graph.tensors.size());
-  const std::vector<int64_t> stays = StaysInFlight(beside.flights, graph.tensors, graph.ops);
+  const Flights flights = beside.flights.In(graph.ops);
+  const std::vector<int64_t> stays = StaysInFlight(flights, graph.tensors, graph.ops);
   const int64_t alone =
       PackActivations(PackedWhere(graph.tensors, stays, kForOnePass), graph.ops, {}, offsets);
-  const int64_t flight = PackFlight(beside.flights, graph.tensors, graph.ops, stays, offsets);
-  return std::max(alone, beside.others) + beside.flights.count * flight;
+  const int64_t flight = PackFlight(flights, graph.tensors, graph.ops, stays, offsets);
+  return std::max(alone, beside.others) + flights.count * flight;
 }
 
 // Rewrites graph.ops so that BytesWith gives at most `budget`, or as little as was found.
@@ -366,6 +374,16 @@ int64_t BytesOfOthers(const Plan& plan) {
                   PackActivations(plan.tensors, plan.end, {}, offsets));
 }
 
+// What is uploaded, where it stays for all passes of its micro-batch.
+int64_t BytesOfBatches(const Flights& flights, const Plan& plan) {
+  const std::vector<int64_t> stays = StaysInFlight(flights, plan.tensors, plan.micro);
+  int64_t bytes = 0;
+  for (size_t i = 0; i < stays.size(); ++i) {
+    if (stays[i] == kForAllPasses) bytes += Align(plan.tensors[i].bytes());
+  }
+  return flights.batches * bytes;
+}
+
 }  // namespace
 
 void RecomputeWithin(int64_t bytes, const std::vector<TensorId>& scalars, size_t forward,
@@ -376,8 +394,10 @@ void RecomputeWithin(int64_t bytes, const std::vector<TensorId>& scalars, size_t
     for (const TensorId id : *ids) fixed += Align(plan.tensors[id].bytes());
   }
   if (plan.leaves != kNone) fixed += Align(plan.tensors[plan.leaves].bytes());
-  const int64_t budget = bytes - fixed;
+  FindPasses(forward, plan);
   const MemoryBeside all = {.flights = FlightsIn(plan), .others = BytesOfOthers(plan)};
+  fixed += BytesOfBatches(all.flights, plan);
+  const int64_t budget = bytes - fixed;
   MemoryBeside counted = all;
   // Without micro-batches in between, to go below what takes turns helps too: activations lie in
   // the memory of gradients, of which others may take more. What is beyond the budget hides

@@ -55,7 +55,17 @@ Repetition::Repetition(size_t forward, const Graph& graph, const MemoryBeside& b
     const bool passes =
         input || tensor.kind == TensorKind::kActivation || tensor.kind == TensorKind::kReceived;
     places.push_back(passes ? static_cast<Place>(tensors_.size()) : -1);
-    if (passes) tensors_.push_back({.bytes = Align(tensor.bytes()), .input = input});
+    const bool is_apart = input && beside.flights.chunks.size() > 1;
+    const int64_t bytes = is_apart ? 0 : Align(tensor.bytes());
+    if (passes) tensors_.push_back({.bytes = bytes, .input = input});
+  }
+  chunk_of_.resize(graph.ops.size());
+  for (size_t chunk = 0; chunk < beside.flights.chunks.size(); ++chunk) {
+    for (const Run& run :
+         {beside.flights.chunks[chunk].forward, beside.flights.chunks[chunk].backward}) {
+      std::fill(chunk_of_.begin() + run.first, chunk_of_.begin() + run.end,
+                static_cast<int32_t>(chunk));
+    }
   }
   for (const TensorId sent : beside.flights.Sent()) tensors_[places[sent]].sent = true;
   producer_.assign(tensors_.size(), kNoProducer);
@@ -76,6 +86,7 @@ void Repetition::Measure(const Choice& choice, Usage& usage) const {
     Usage::Span& range = usage.live_ranges[LiveRangeOf(choice, at_work, id, written)];
     if (range.first == Usage::kNever) range.first = tensors_[id].input ? -1 : at;
     range.last = at;
+    range.chunk = chunk_of_[at_work.op];
     if (!at_work.again && at_work.op < forward_) {
       range.last_forward = at;
       return;
@@ -153,25 +164,31 @@ bool Repetition::Stays(const Usage& usage, size_t s) const {
   const Usage::Span& range = usage.live_ranges[s];
   if (range.first == Usage::kNever) return false;
   if (s < tensors_.size() && tensors_[s].sent) return true;
+  const std::vector<StageChunk>& chunks = beside_.flights.chunks;
+  // The last piece makes both passes at once.
+  const bool at_once = !chunks.empty() && chunks[range.chunk].links.from_after == kNone;
   const auto cut = static_cast<int64_t>(forward_);
-  return left_before_backward() && range.first < cut && range.last >= cut;
+  return left_before_backward() && !at_once && range.first < cut && range.last >= cut;
 }
 
 void Repetition::FindPeak(const Choice& choice, Usage& usage) const {
   const size_t n = tensors_.size();
   usage.change.assign(usage.schedule.size() + 1, 0);
-  int64_t in_flight = 0;
+  std::vector<int64_t> kept(std::max<size_t>(1, beside_.flights.chunks.size()));
   for (size_t s = 0; s < 2 * n; ++s) {
     const Usage::Span& range = usage.live_ranges[s];
     if (range.first == Usage::kNever) continue;
     const int64_t bytes = tensors_[s < n ? s : s - n].bytes;
     if (Stays(usage, s)) {
-      in_flight += flights() * bytes;
+      kept[range.chunk] += bytes;
       continue;
     }
     usage.change[std::max(0, range.first)] += bytes;
     usage.change[range.last + 1] -= bytes;
   }
+  const auto fullest = std::max_element(kept.begin(), kept.end());
+  usage.fullest = static_cast<int32_t>(fullest - kept.begin());
+  const int64_t in_flight = flights() * *fullest;
   usage.peak = in_flight + beside_.others;
   usage.at = static_cast<int64_t>(usage.schedule.size());
   int64_t live = in_flight;

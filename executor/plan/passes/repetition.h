@@ -18,7 +18,7 @@ namespace trainyard::plan {
 using Place = int32_t;
 
 struct Passing {
-  int64_t bytes = 0;
+  int64_t bytes = 0;  // 0: it has its place whatever is repeated
   bool input = false;
   bool sent = false;  // to another stage of a pipeline
 };
@@ -54,6 +54,7 @@ struct Usage {
     int32_t last_forward = kNever;    // use in the forward pass
     int32_t first_backward = kNever;  // use after it
     int32_t last_derived = kNever;  // use by an op of the backward pass itself, repeated ones apart
+    int32_t chunk = 0;              // of the stage, that uses it
   };
   std::vector<ScheduledOp> schedule;
   std::vector<Span> live_ranges;
@@ -62,6 +63,8 @@ struct Usage {
   int64_t peak = 0;
   // The place in the schedule where the most is live; its end: where others take turns.
   int64_t at = 0;
+  // The chunk that keeps most of a micro-batch in flight: every place is as large as it needs.
+  int32_t fullest = 0;
 };
 
 class Repetition {
@@ -89,6 +92,8 @@ class Repetition {
   bool Stays(const Usage& usage, size_t s) const;
   int64_t flights() const { return beside_.flights.count; }
   bool left_before_backward() const { return beside_.flights.left_before_backward(); }
+  // The chunk of the stage of which a forward op is.
+  int32_t chunk_of(size_t op) const { return chunk_of_[op]; }
 
   // What is in use when and at most. `usage` is written whole; its memory serves the next measure.
   void Measure(const Choice& choice, Usage& usage) const;
@@ -111,6 +116,7 @@ class Repetition {
   std::vector<OpView> again_views_;       // by forward op
   std::vector<std::optional<Op>> again_;  // by forward op
   std::vector<int> producer_;
+  std::vector<int32_t> chunk_of_;  // by op
 };
 
 }  // namespace trainyard::plan

@@ -1,5 +1,6 @@
 #include "executor/plan/passes/share_rows.h"
 
+#include <algorithm>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -7,6 +8,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "executor/plan/passes/stages.h"
 #include "storage/base/status.h"
 
 namespace trainyard::plan {
@@ -237,7 +239,11 @@ Run RowsAt(const ShardHost& host, int64_t place, int64_t rows) {
   return {rows * cut / ranks, rows * (cut + 1) / ranks};
 }
 
-size_t ShareRows(const ShardHost& host, size_t forward, StageLinks& links, Graph& graph) {
+size_t ShareRows(const ShardHost& host, size_t forward, std::vector<StageLinks>& links,
+                 Graph& graph) {
+  std::vector<StageChunk> chunks(links.size());
+  for (size_t c = 0; c < links.size(); ++c) chunks[c].links = links[c];
+  FindPasses(forward, graph.ops, chunks);
   RowSharing sharing(host, graph);
   size_t now = 0;
   const auto send_whole = [&](TensorId& link) {
@@ -248,12 +254,16 @@ size_t ShareRows(const ShardHost& host, size_t forward, StageLinks& links, Graph
   };
   for (size_t i = 0; i < graph.ops.size(); ++i) {
     sharing.Share(graph.ops[i]);
-    if (i + 1 != forward) continue;
-    send_whole(links.to_after);
-    sharing.EndForward();
-    now = sharing.size();
+    const auto next = static_cast<int64_t>(i) + 1;
+    for (size_t c = 0; c < links.size(); ++c) {
+      if (next == std::min(chunks[c].forward.end, static_cast<int64_t>(forward))) {
+        send_whole(links[c].to_after);
+        sharing.EndForward();
+      }
+      if (next == chunks[c].backward.end) send_whole(links[c].to_before);
+    }
+    if (i + 1 == forward) now = sharing.size();
   }
-  send_whole(links.to_before);
   graph.ops = sharing.TakeOps();
   return now;
 }

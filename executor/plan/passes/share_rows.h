@@ -23,6 +23,7 @@ Run RowsAt(const ShardHost& host, int64_t place, int64_t rows);
 // for these rows. Before an op that needs all rows the ranks put them together (GatherRows): in the
 // backward pass again, so that no rank keeps all rows for it. The gradients of a norm's parameters,
 // sums over all rows, are parts of a sum, one of each rank.
-size_t ShareRows(const ShardHost& host, size_t forward, StageLinks& links, Graph& graph);
+size_t ShareRows(const ShardHost& host, size_t forward, std::vector<StageLinks>& links,
+                 Graph& graph);
 
 }  // namespace trainyard::plan

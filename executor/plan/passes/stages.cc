@@ -297,25 +297,29 @@ std::vector<int64_t> FirstOps(const std::vector<StageLinks>& links, const std::v
   return first;
 }
 
-void FindPasses(size_t forward, Plan& plan) {
-  const auto end = static_cast<int64_t>(plan.micro.size());
+void FindPasses(size_t forward, const std::vector<Op>& ops, std::vector<StageChunk>& chunks) {
+  const auto end = static_cast<int64_t>(ops.size());
   std::vector<StageLinks> links;
-  for (const StageChunk& chunk : plan.chunks) links.push_back(chunk.links);
-  const bool at_once = links.size() == 1 && links[0].from_after == kNone;
-  plan.backward_from = at_once ? end : static_cast<int64_t>(forward);
-  const std::vector<int64_t> first = FirstOps(links, plan.micro);
-  int64_t next = plan.backward_from;
-  for (size_t c = plan.chunks.size(); c-- > 0;) {
-    StageChunk& chunk = plan.chunks[c];
-    const bool last = c + 1 == plan.chunks.size();
-    chunk.forward = {first[c], last ? plan.backward_from : first[c + 1]};
-    const int64_t over =
-        c == 0 ? end : ArrivalOf(plan.chunks[c - 1].links.from_after, plan.micro, next);
-    chunk.backward = {next, over};
+  for (const StageChunk& chunk : chunks) links.push_back(chunk.links);
+  const std::vector<int64_t> first = FirstOps(links, ops);
+  auto next = static_cast<int64_t>(forward);
+  for (size_t c = chunks.size(); c-- > 0;) {
+    const bool last = c + 1 == chunks.size();
+    const TensorId ends_with = c == 0 ? kNone : links[c - 1].from_after;
+    const int64_t over = ends_with == kNone ? end : ArrivalOf(ends_with, ops, next);
+    chunks[c].forward = {first[c], last ? static_cast<int64_t>(forward) : first[c + 1]};
+    chunks[c].backward = {next, over};
     // Of the last piece the one begins where the other ends.
-    if (chunk.links.from_after == kNone) chunk.forward.end = chunk.backward.first = over;
+    const bool at_once = last && links[c].from_after == kNone;
+    if (at_once) chunks[c].forward.end = chunks[c].backward.first = over;
     next = over;
   }
+}
+
+void FindPasses(size_t forward, Plan& plan) {
+  const bool at_once = plan.chunks.size() == 1 && plan.chunks[0].links.from_after == kNone;
+  plan.backward_from = static_cast<int64_t>(at_once ? plan.micro.size() : forward);
+  FindPasses(forward, plan.micro, plan.chunks);
 }
 
 void AddStageExchanges(const std::vector<StageLinks>& links, const std::vector<TensorId>& results,

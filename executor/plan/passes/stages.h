@@ -39,8 +39,11 @@ HostedStage HostStage(const ShardHost& host, const CopyOfWeight& copies, const S
 // The first op of each chunk in a list of forward passes whose links are `links`.
 std::vector<int64_t> FirstOps(const std::vector<StageLinks>& links, const std::vector<Op>& ops);
 
-// The passes through the chunks of plan.micro, of which the first `forward` ops are the forward
-// passes.
+// Sets chunks[c].forward and backward to the passes through the chunks in `ops`, of which the first
+// `forward` are the forward passes. chunks[c].links are known.
+void FindPasses(size_t forward, const std::vector<Op>& ops, std::vector<StageChunk>& chunks);
+
+// Those of plan.micro, and plan.backward_from.
 void FindPasses(size_t forward, Plan& plan);
 
 // For plan.evaluate, whose links are `links`: before the first op of a chunk what comes from the

@@ -39,11 +39,6 @@ absl::Status CheckLayout(const v1::Parallel& parallel) {
                    absl::StrCat(" chunks of a stage, but there is one stage; set ", at,
                                 "pipeline and spec.parallel.pipeline, or leave chunks out"));
   }
-  if (layout.chunks() > 1 && layout.sequence()) {
-    return NotBuilt(at + "chunks",
-                    absl::StrCat(layout.chunks(), " chunks of a stage with ", at, "sequence"),
-                    "leave one of them out");
-  }
   if (layout.sequence() && layout.tensor() <= 1) {
     return Invalid(at + "sequence", "true, but ", at,
                    "tensor is 1: tokens are shared out among ranks that share shards; set that and "
@@ -197,13 +192,13 @@ absl::Status CheckChunks(const v1::JobSpec& spec) {
   const int64_t chunks = std::max(1, layout.chunks()), pieces = chunks * layout.pipeline();
   const int64_t micro_batches =
       std::max(1, spec.training().batch_size() / std::max(1, spec.training().micro_batch_size()));
-  if (const int64_t most = kMostPasses / micro_batches; pieces > most) {
+  if (const int64_t most = std::max<int64_t>(1, kMostPasses / micro_batches); pieces > most) {
     return Invalid(
         at + "pipeline", layout.pipeline(),
         absl::StrCat(" stages", chunks > 1 ? absl::StrCat(" of ", chunks, " chunks") : "",
                      " of a step of ", micro_batches,
-                     " micro-batches are too many to put in order; expected at most ",
-                     most / chunks, ", or larger micro-batches"));
+                     " micro-batches are too many to put in order; expected at most ", most,
+                     chunks > 1 ? " chunks in all" : "", ", or larger micro-batches"));
   }
   if (chunks == 1) return absl::OkStatus();
   if (const int64_t layers = LayersOf(spec.model()); pieces > layers) {
@@ -211,11 +206,6 @@ absl::Status CheckChunks(const v1::JobSpec& spec) {
         at + "chunks", chunks,
         absl::StrCat(" chunks of ", layout.pipeline(), " stages are more than the ", layers,
                      " layers of the model; use at most ", layers / layout.pipeline()));
-  }
-  if (spec.training().has_recompute()) {
-    return NotBuilt("spec.training.recompute",
-                    absl::StrCat("recomputation with ", at, "chunks ", chunks),
-                    "leave one of them out");
   }
   return absl::OkStatus();
 }

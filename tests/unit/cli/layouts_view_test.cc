@@ -44,7 +44,8 @@ TEST(RenderLayouts, SaysHowManyRanksShareShards) {
   plan.mutable_layouts(1)->mutable_layout()->set_chunks(4);
   EXPECT_THAT(RenderLayouts({}, plan), HasSubstr("LAYOUT.TENSOR  LAYOUT.CHUNKS  LAYOUT.SEQUENCE"));
   plan.mutable_layouts(0)->set_refused("no");
-  EXPECT_THAT(RenderLayouts({}, plan), HasSubstr("\n2 slots, parallel.layout.tensor 2: no\n"));
+  EXPECT_THAT(RenderLayouts({}, plan),
+              HasSubstr("\n2 slots, parallel.layout.tensor 2, parallel.layout.sequence: no\n"));
   plan.mutable_layouts(0)->clear_layout();
   EXPECT_THAT(RenderLayouts({}, plan), HasSubstr("\n2 slots: no\n"));
 }

@@ -111,7 +111,7 @@ TEST(Shown, RanksSayHowManyLogicalRanksTheyHost) {
   layout.clear_tensor();
   layout.set_pipeline(2);
   layout.set_chunks(4);
-  EXPECT_EQ(RanksText(spec), "2, of which 2 are 2 stages in 4 chunks of 3 logical ranks");
+  EXPECT_EQ(RanksText(spec), "2, of which 2 are 2 stages of 4 chunks each, of 3 logical ranks");
 }
 
 }  // namespace

@@ -173,7 +173,7 @@ TEST(TrafficOfShards, IsWhatThePlanSays) {
 TEST(TrafficOfStages, IsWhatThePlanSays) {
   const TempFolder folder;
   const Family llama = {"llama",
-                        "model { llama { layers: 4 heads: 4 width: 16 context: 8 mlp_width: 21 "
+                        "model { llama { layers: 6 heads: 4 width: 16 context: 8 mlp_width: 21 "
                         "tie_embeddings: true } } parallel { pipeline: 3 tensor: 2 }"};
   struct Layout {
     int ranks, tensor, stages;
@@ -186,7 +186,8 @@ TEST(TrafficOfStages, IsWhatThePlanSays) {
                            {4, 1, 2},
                            {4, 1, 2, v1::Parallel::OPTIMIZER},
                            {2, 1, 2, v1::Parallel::NONE, 2},
-                           {4, 2, 2, v1::Parallel::NONE, 2}}) {
+                           {4, 2, 2, v1::Parallel::NONE, 2},
+                           {3, 1, 3, v1::Parallel::NONE, 2}}) {
     v1::JobSpec spec = EightRanks(llama, folder.path(), on.ranks, on.shard, on.tensor);
     spec.mutable_parallel()->mutable_layout()->set_pipeline(on.stages);
     spec.mutable_parallel()->mutable_layout()->set_chunks(on.chunks);

@@ -25,6 +25,13 @@ class PipelineRun : public testing::TestWithParam<Family> {
     return spec;
   }
 
+  static void SetLayers(int layers, v1::Model& model) {
+    if (model.has_gpt()) model.mutable_gpt()->set_layers(layers);
+    if (model.has_llama()) model.mutable_llama()->set_layers(layers);
+    if (model.has_bert()) model.mutable_bert()->set_layers(layers);
+    if (model.has_vit()) model.mutable_vit()->set_layers(layers);
+  }
+
   std::string Root(const std::string& name) const { return folder_.path() + "/" + name; }
 
   static void ExpectSame(const WrittenCheckpoint& found, const WrittenCheckpoint& expected,
@@ -107,6 +114,25 @@ TEST_P(PipelineRun, HasTheSameBitsInAnyNumberOfStages) {
   }
 }
 
+// Pieces that are neither first nor last, numbers of micro-batches that are no multiple of that of
+// stages, and stages whose neighbours are different ranks.
+TEST_P(PipelineRun, HasTheSameBitsInManyChunks) {
+  v1::JobSpec spec = Spec(3, /*tensor=*/2);
+  SetLayers(8, *spec.mutable_model());
+  spec.mutable_evaluation()->set_every_steps(2);
+  spec.mutable_training()->set_ema_decay(0.9);
+  const OnRanks whole(spec, Root("whole"), Layout{});
+  whole.ExpectOk();
+  ASSERT_FALSE(whole.seen.checkpoints.empty());
+  for (const Layout& layout :
+       {Layout{.ranks = 3, .stages = 3, .chunks = 2}, Layout{.ranks = 2, .stages = 2, .chunks = 4},
+        Layout{.ranks = 4, .stages = 4, .chunks = 2}, Layout{.ranks = 6, .stages = 3, .chunks = 2},
+        Layout{.ranks = 6, .sharing = 2, .stages = 3, .sequence = true, .chunks = 2}}) {
+    const std::string of = layout.Words();
+    ExpectSameRun(OnRanks(spec, Root(of), layout), whole, of);
+  }
+}
+
 // Groups of stages of shards: all three axes at once.
 TEST_P(PipelineRun, HasTheSameBitsWithShards) {
   for (const auto compute : {v1::Precision::FP32, v1::Precision::BF16}) {
@@ -125,6 +151,7 @@ TEST_P(PipelineRun, HasTheSameBitsWithShards) {
           Layout{.ranks = 4, .sharing = 2, .stages = 2, .chunks = 2},
           Layout{.ranks = 4, .stages = 2, .chunks = 2},
           Layout{.ranks = 4, .sharing = 2, .stages = 2, .sequence = true},
+          Layout{.ranks = 4, .sharing = 2, .stages = 2, .sequence = true, .chunks = 2},
           Layout{.ranks = 6, .sharing = 2, .stages = 3, .sequence = true}}) {
       const std::string of = layout.Words();
       const OnRanks gang(spec, Root(name + of), layout);
@@ -144,11 +171,15 @@ TEST_P(PipelineRun, RecomputesWithTheSameBits) {
     const std::string name = "recomputing" + std::to_string(compute);
     const OnRanks whole(spec, Root(name), Layout{});
     whole.ExpectOk();
-    spec.mutable_training()->mutable_recompute()->set_activation_share(0.8);
     for (const Layout& layout :
          {Layout{.ranks = 2, .stages = 2}, Layout{.ranks = 3, .stages = 3},
           Layout{.ranks = 6, .sharing = 2, .stages = 3}, Layout{.ranks = 4, .stages = 2},
-          Layout{.ranks = 4, .sharing = 2, .stages = 2, .sequence = true}}) {
+          Layout{.ranks = 4, .sharing = 2, .stages = 2, .sequence = true},
+          Layout{.ranks = 2, .stages = 2, .chunks = 2},
+          Layout{.ranks = 4, .sharing = 2, .stages = 2, .sequence = true, .chunks = 2}}) {
+      // Chunks keep most of what they keep between their passes.
+      const double share = layout.chunks > 1 ? 0.9 : 0.8;
+      spec.mutable_training()->mutable_recompute()->set_activation_share(share);
       const std::string of = layout.Words();
       const OnRanks gang(spec, Root(name + of), layout);
       ExpectSameRun(gang, whole, of);

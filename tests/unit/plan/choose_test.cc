@@ -109,6 +109,27 @@ TEST(ChooseMesh, SharesOutTokensWhereThatIsFaster) {
   EXPECT_THAT(of_four.why, StartsWith("tensor 4, sequence needs "));
 }
 
+// Two stages of two layers each wait for each other less in two chunks, which keep more. (Lamb
+// steps whole matrices, which tensor parallelism would cut.)
+TEST(ChooseMesh, CutsStagesInChunksWhereThatIsFaster) {
+  v1::JobSpec spec = OnFourSlots();
+  spec.mutable_optimizer()->mutable_lamb();
+  spec.mutable_parallel()->set_shard(v1::Parallel::NONE);
+  spec.mutable_parallel()->set_pipeline(2);
+  spec = ResolveSpec(spec).value();
+  v1::JobSpec stages = spec, chunks = spec;
+  stages.mutable_parallel()->mutable_layout()->set_pipeline(2);
+  *chunks.mutable_parallel() = stages.parallel();
+  chunks.mutable_parallel()->mutable_layout()->set_chunks(2);
+  ASSERT_GT(BytesOf(chunks), BytesOf(stages));
+  ASSERT_LT(BytesOf(chunks), BytesOf(spec));
+  const ChosenMesh fast = Choose(spec, BytesOf(chunks)), small = Choose(spec, BytesOf(stages));
+  ASSERT_TRUE(fast.fits && small.fits) << fast.why << small.why;
+  EXPECT_EQ(fast.spec.parallel().layout().chunks(), 2);
+  EXPECT_THAT(fast.why, StartsWith("pipeline 2 in 2 chunks needs "));
+  EXPECT_FALSE(small.spec.parallel().layout().has_chunks());
+}
+
 TEST(ChooseMesh, KeepsWhatTheJobSays) {
   v1::JobSpec spec = OnFourSlots();
   spec.mutable_parallel()->set_shard(v1::Parallel::OPTIMIZER);

@@ -177,6 +177,24 @@ TEST(Pipeline, AsManyMicroBatchesAreInFlightAsPlanned) {
   }
 }
 
+// A group of ranks that hosts fewer logical ranks than another has the plan of that one.
+TEST(Pipeline, FewerMicroBatchesNeedNoMorePlaces) {
+  for (const int64_t stages : {2, 3, 4}) {
+    for (const int64_t chunks : {1, 2, 3}) {
+      const Pipeline pipeline = {.stages = stages, .chunks = chunks};
+      for (int64_t stage = 0; stage < stages; ++stage) {
+        MostInFlight before;
+        for (int64_t micro_batches = 1; micro_batches < 8 * stages; ++micro_batches) {
+          const MostInFlight most = MostInFlightOf(pipeline, stage, micro_batches);
+          EXPECT_GE(most.flights, before.flights);
+          EXPECT_GE(most.batches, before.batches);
+          before = most;
+        }
+      }
+    }
+  }
+}
+
 // Where the stages take turns in whole groups they wait as long as for one chunk at the beginning
 // and the end of a step, in passes that are shorter.
 TEST(Pipeline, ChunksShortenTheWait) {

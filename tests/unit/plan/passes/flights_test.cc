@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "executor/plan/fit.h"
 #include "executor/plan/spec/spec.h"
 #include "tests/unit/plan/specs.h"
+#include "tests/unit/plan/step_in_bytes.h"
 
 namespace trainyard::plan {
 namespace {
@@ -24,7 +26,7 @@ namespace {
 using ::testing::HasSubstr;
 
 // Eight layers of two shards, and eight micro-batches, so that every stage has several in flight.
-v1::JobSpec InFlight(int stages, int sharing) {
+v1::JobSpec InFlight(int stages, int sharing, int chunks = 1) {
   v1::JobSpec spec = LlamaSpec();
   v1::Llama& llama = *spec.mutable_model()->mutable_llama();
   llama.set_layers(8);
@@ -37,6 +39,7 @@ v1::JobSpec InFlight(int stages, int sharing) {
   spec.mutable_parallel()->set_tensor(2);
   spec.mutable_parallel()->mutable_layout()->set_pipeline(stages);
   spec.mutable_parallel()->mutable_layout()->set_tensor(sharing);
+  spec.mutable_parallel()->mutable_layout()->set_chunks(chunks);
   spec.mutable_parallel()->set_logical_ranks(1);
   spec.mutable_training()->set_batch_size(16);
   spec.mutable_training()->set_micro_batch_size(2);
@@ -123,6 +126,37 @@ TEST(Flights, ABudgetCountsAllOfThem) {
   spec.mutable_training()->mutable_recompute()->set_activation_bytes(1);
   EXPECT_THAT(std::string(BuildPlan(ResolveSpec(spec).value(), TokenFacts(64)).status().message()),
               HasSubstr("with a micro_batch_size of 2, 4 of them in flight in stage 1 of 4 and"));
+}
+
+// Every place in flight is as large as the chunk needs that keeps most, so that all have to repeat
+// something. What is read late is neither lost nor overwritten.
+TEST(Flights, OfSeveralChunksTakeLessOfWhatIsComputedASecondTime) {
+  for (const auto& [stages, sharing, chunks] :
+       {std::tuple(2, 1, 2), {2, 1, 4}, {4, 1, 2}, {2, 2, 2}}) {
+    v1::JobSpec spec = InFlight(stages, sharing, chunks);
+    const std::vector<Plan> kept = PlansOfAll(spec);
+    for (const double share : {0.8, 0.6}) {
+      spec.mutable_training()->mutable_recompute()->set_activation_share(share);
+      const std::vector<Plan> less = PlansOfAll(spec);
+      int64_t most = 0;
+      for (const Plan& plan : kept) most = std::max(most, plan.summary.activation_bytes());
+      const double budget = share * static_cast<double>(most);
+      for (size_t rank = 0; rank < kept.size(); ++rank) {
+        const Plan &all = kept[rank], &plan = less[rank];
+        SCOPED_TRACE(absl::StrCat("rank ", rank, " of ", kept.size(), " in ", stages, " stages of ",
+                                  chunks, " chunks, ", share));
+        EXPECT_LE(static_cast<double>(plan.summary.activation_bytes()), budget);
+        EXPECT_EQ(plan.in_flight.flights, all.in_flight.flights);
+        EXPECT_EQ(ExchangedBytes(plan, plan.micro_exchanges),
+                  ExchangedBytes(all, all.micro_exchanges));
+        const auto end = static_cast<int64_t>(plan.micro.size());
+        const bool fits = static_cast<double>(all.summary.activation_bytes()) <= budget;
+        EXPECT_EQ(RepeatedIn(plan, 0, end) == 0, fits) << "no more than is asked for";
+        EXPECT_EQ(RepeatedIn(plan, 0, plan.backward_from), 0) << "would stay in flight";
+        StepInBytes(plan).Run(8);
+      }
+    }
+  }
 }
 
 TEST(Flights, WhatIsAdvisedFitsEveryRank) {

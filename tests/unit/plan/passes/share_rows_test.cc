@@ -200,18 +200,19 @@ TEST(ShareRows, OtherLayoutsOfTheJobSayWhetherTokensAreShared) {
 
 // Also where ranks recompute, each by itself, with several micro-batches in flight.
 TEST(ShareRows, NothingIsOverwrittenThatIsStillRead) {
-  for (const int stages : {1, 2, 3}) {
+  for (const auto& [stages, chunks] : {std::pair(1, 1), {2, 1}, {3, 1}, {2, 2}}) {
     for (const double share : {1.0, 0.9, 0.8, 0.75}) {
       for (const bool sequence : {false, true}) {
         v1::JobSpec spec = OnRanksOfOneShard(2, sequence);
         spec.mutable_resources()->set_min_slots(2 * stages);
         spec.mutable_parallel()->set_pipeline(3);
         spec.mutable_parallel()->mutable_layout()->set_pipeline(stages);
+        spec.mutable_parallel()->mutable_layout()->set_chunks(chunks);
         spec.mutable_training()->set_micro_batch_size(1);
         if (share < 1) spec.mutable_training()->mutable_recompute()->set_activation_share(share);
         for (int rank = 0; rank < 2 * stages; ++rank) {
-          SCOPED_TRACE(absl::StrCat("rank ", rank, " of ", stages, " stages, ", share,
-                                    sequence ? ", tokens shared" : ""));
+          SCOPED_TRACE(absl::StrCat("rank ", rank, " of ", stages, " stages of ", chunks,
+                                    " chunks, ", share, sequence ? ", tokens shared" : ""));
           const Plan plan = PlanOf(spec, rank);
           StepInBytes(plan).Run(8);
         }

@@ -318,9 +318,6 @@ TEST(Stages, WhatCannotBeIsRefused) {
   EXPECT_FALSE(ResolveSpec(chunked)->parallel().layout().has_chunks()) << "older workers know none";
   chunked.mutable_parallel()->mutable_layout()->set_chunks(2);
   EXPECT_EQ(why(chunked), "");
-  chunked.mutable_training()->mutable_recompute()->set_activation_share(0.8);
-  EXPECT_THAT(why(chunked), HasSubstr("spec.training.recompute: recomputation with spec.parallel."
-                                      "layout.chunks 2 is not built yet; leave one of them out"));
   v1::JobSpec one = InStages(1, 1);
   one.mutable_parallel()->mutable_layout()->set_chunks(2);
   EXPECT_THAT(why(one), HasSubstr("spec.parallel.layout.chunks: 2 chunks of a stage, but there is "
