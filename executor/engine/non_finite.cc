@@ -95,9 +95,10 @@ absl::StatusOr<std::string> NonFiniteSearch::Scan(plan::TensorId id, const plan:
   return "";
 }
 
-absl::Status NonFiniteSearch::Look(plan::TensorId id, const std::string& what) {
+absl::Status NonFiniteSearch::Look(plan::TensorId id, const std::string& what,
+                                   const plan::Instance& place) {
   if (id == plan::kNone || !found_.empty() || received_) return absl::OkStatus();
-  TY_ASSIGN_OR_RETURN(const std::string bad, Scan(id));
+  TY_ASSIGN_OR_RETURN(const std::string bad, Scan(id, place));
   if (!bad.empty()) {
     found_ = absl::StrCat(what, " \"", session_.plan().tensors[id].name, "\", ", bad);
   }
@@ -143,7 +144,8 @@ absl::Status NonFiniteSearch::LookAtReceived(const plan::Op& op, const plan::Ins
 }
 
 absl::Status NonFiniteSearch::Run(const std::vector<plan::Op>& ops, const kernels::Kernels& program,
-                                  const std::string& where, const PlaceOf& place_of) {
+                                  const std::string& where,
+                                  const std::vector<plan::Instance>& places) {
   const plan::Plan& plan = session_.plan();
   size_t loss = std::find_if(ops.begin(), ops.end(), IsLoss) - ops.begin();
   // A stage of a pipeline other than the last has none.
@@ -153,7 +155,7 @@ absl::Status NonFiniteSearch::Run(const std::vector<plan::Op>& ops, const kernel
   for (size_t i = 0; i < ops.size(); ++i) {
     session_.Launch(program[i]);  // all of them: other ranks may wait for what they find
     if (!found_.empty() || received_) continue;
-    const plan::Instance place = place_of(static_cast<int64_t>(i));
+    const plan::Instance place = places.empty() ? plan::Instance() : places[i];
     TY_RETURN_IF_ERROR(LookAtReceived(ops[i], place));
     if (received_) continue;
     for (const plan::TensorId id : Operands(ops[i], /*written=*/true)) {

@@ -3,7 +3,6 @@
 // Names the first value of a step that is NaN or infinite.
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -23,7 +22,7 @@ class NonFiniteSearch {
   const std::string& found() const { return found_; }
 
   // Looks at a tensor that no op of the step wrote; `what` says what it is: "parameter".
-  absl::Status Look(plan::TensorId id, const std::string& what);
+  absl::Status Look(plan::TensorId id, const std::string& what, const plan::Instance& place = {});
   // Of a table that is shared out: at the rows that this rank has.
   absl::Status LookAtRows(plan::TensorId table, const std::string& what);
   // Some rank has found something: what comes later is not looked at.
@@ -31,11 +30,10 @@ class NonFiniteSearch {
 
   // Runs `program`, the kernels of `ops`, one by one, and looks at what they write until one of
   // them writes what is not finite, or reads such a value that another rank made. `where` follows
-  // the op's name: "micro-batch 2 of 4". `place_of` says for which places each was prepared.
-  using PlaceOf = std::function<plan::Instance(int64_t op)>;
-  absl::Status Run(
-      const std::vector<plan::Op>& ops, const kernels::Kernels& program, const std::string& where,
-      const PlaceOf& place_of = [](int64_t) { return plan::Instance(); });
+  // the op's name: "micro-batch 2 of 4". `places`, by op: for which they were prepared; none: for
+  // the first.
+  absl::Status Run(const std::vector<plan::Op>& ops, const kernels::Kernels& program,
+                   const std::string& where, const std::vector<plan::Instance>& places = {});
 
  private:
   // "element 7 of [3, 4], value inf", or "" when all of the tensor is finite; notes its largest

@@ -1,6 +1,7 @@
 // The search of a trainer for what is not finite in a step.
 
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "executor/engine/non_finite.h"
@@ -74,19 +75,19 @@ absl::Status Trainer::SearchPart(int64_t i, const BatchSource& next, NonFiniteSe
   const StepPart& part = parts_[i];
   const std::string where = absl::StrCat("micro-batch ", micro_batches_[i] + 1, " of ",
                                          plan.logical_ranks * plan.micro_batches);
-  TY_RETURN_IF_ERROR(Load(next, steps_done_, i));
-  TY_RETURN_IF_ERROR(search.Look(plan.input, absl::StrCat("the data of ", where, ":")));
+  const plan::Instance loaded = stage_ ? stage_->PlaceOf(i) : plan::Instance();
+  TY_RETURN_IF_ERROR(Load(next, steps_done_, i, loaded));
+  TY_RETURN_IF_ERROR(search.Look(plan.input, absl::StrCat("the data of ", where, ":"), loaded));
   if (part.begins_logical_rank) session_.Launch(zero_[part.partial]);
   // Where gradients are handed out at once they are gone once this micro-batch is over.
   kernels::Kernels micro = micro_[part.partial];
   if (plan.gradients_sharded) micro = across_->WithExchanges(micro, part);
+  std::vector<plan::Instance> places(plan.micro.size(), {.partial = part.partial});
   if (stage_) {
-    TY_ASSIGN_OR_RETURN(micro, stage_->OneByOne(std::move(micro), part.partial));
+    micro = stage_->OneByOne(i);
+    places = stage_->PlacesOneByOne(i);
   }
-  TY_RETURN_IF_ERROR(search.Run(plan.micro, micro, where, [&](int64_t op) {
-    if (stage_) return stage_->PlaceOneByOne(op, part.partial);
-    return plan::Instance{.partial = part.partial};
-  }));
+  TY_RETURN_IF_ERROR(search.Run(plan.micro, micro, where, places));
   for (size_t k = plan.micro.size(); k < micro.size(); ++k) session_.Launch(micro[k]);
   for (int64_t fold = 0; fold < part.folds; ++fold) {
     const int64_t to = part.partial - 1 - fold;

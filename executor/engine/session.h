@@ -32,6 +32,7 @@ class Program {
       : kernels_(std::make_shared<const kernels::Kernels>(std::move(kernels))) {}
 
   bool empty() const { return kernels_ == nullptr; }
+  const kernels::Kernels& kernels() const { return *kernels_; }  // not of an empty one
 
  private:
   friend class Session;

@@ -53,7 +53,7 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(Session& session, ShardsAcr
     const Part part = stage->PartOf(action);
     const auto [found, is_new] = stage->programs_.try_emplace(part);
     if (is_new) {
-      TY_ASSIGN_OR_RETURN(found->second, stage->ProgramOf(part, micro));
+      TY_ASSIGN_OR_RETURN(found->second, stage->Prepare(part, micro));
     }
     program = &found->second;
   }
@@ -71,29 +71,23 @@ Stage::Part Stage::PartOf(const plan::StageAction& action) const {
   return part;
 }
 
-absl::StatusOr<Program> Stage::ProgramOf(const Part& part,
-                                         const std::vector<kernels::Kernels>& micro) {
-  if (part.of.flight == 0 && part.of.batch == 0) {
-    const kernels::Kernels& all = micro[part.of.partial];
-    return Program(kernels::Kernels(all.begin() + part.ops.first, all.begin() + part.ops.end));
-  }
-  TY_ASSIGN_OR_RETURN(kernels::Kernels kernels, Prepare(part));
-  session_.Tune(kernels);
-  return Program(std::move(kernels));
-}
-
-absl::StatusOr<kernels::Kernels> Stage::Prepare(const Part& part) {
-  const plan::Plan& plan = session_.plan();
+absl::StatusOr<Program> Stage::Prepare(const Part& part,
+                                       const std::vector<kernels::Kernels>& micro) {
   const plan::Run& run = part.ops;
-  const std::vector<plan::Op> ops(plan.micro.begin() + run.first, plan.micro.begin() + run.end);
-  TY_ASSIGN_OR_RETURN(kernels::Kernels kernels, session_.Prepare(ops, part.of));
+  const auto cut = [&run](const auto& all) {
+    return std::decay_t<decltype(all)>(all.begin() + run.first, all.begin() + run.end);
+  };
+  if (part.of.flight == 0 && part.of.batch == 0) return Program(cut(micro[part.of.partial]));
+  const plan::Plan& plan = session_.plan();
+  TY_ASSIGN_OR_RETURN(kernels::Kernels kernels, session_.Prepare(cut(plan.micro), part.of));
+  session_.Tune(kernels);
   std::vector<plan::ShardExchange> exchanges;
   for (plan::ShardExchange exchange : plan.micro_exchanges) {
     if (exchange.before_op < run.first || exchange.before_op >= run.end) continue;
     exchange.before_op -= run.first;
     exchanges.push_back(std::move(exchange));
   }
-  return shards_.WithExchanges(std::move(kernels), exchanges, part.of);
+  return Program(shards_.WithExchanges(std::move(kernels), exchanges, part.of));
 }
 
 absl::Status Stage::Run(const Around& around) {
@@ -141,49 +135,67 @@ void Stage::Move(Kind kind, const plan::StageLinks& links, const plan::Instance&
   }
 }
 
-absl::StatusOr<kernels::Kernels> Stage::OneByOne(kernels::Kernels micro, int64_t partial) {
-  for (const plan::StageChunk& chunk : session_.plan().chunks) {
-    const plan::Instance of = PlaceOneByOne(chunk.forward.first, partial);
-    for (const plan::Run& run : {chunk.forward, chunk.backward}) {
-      if (of.flight == 0) continue;
-      TY_ASSIGN_OR_RETURN(kernels::Kernels kernels, Prepare({.ops = run, .of = of}));
-      std::move(kernels.begin(), kernels.end(), micro.begin() + run.first);
-    }
-    const plan::StageLinks& links = chunk.links;
-    const auto before = [&](int64_t op, Kind kind) {
-      micro[op].launch = [this, kind, links, of,
-                          launch = std::move(micro[op].launch)](kernels::Stream& stream) {
-        Move(kind, links, of);
+std::vector<plan::StageAction> Stage::ActionsWith(int64_t micro_batch, bool passes) const {
+  std::vector<plan::StageAction> found;
+  for (const plan::StageAction& action : actions_) {
+    if (action.micro_batch == micro_batch && IsPass(action.kind) == passes) found.push_back(action);
+  }
+  return found;
+}
+
+kernels::Kernels Stage::OneByOne(int64_t micro_batch) {
+  kernels::Kernels micro(session_.plan().micro.size());
+  for (const plan::StageAction& pass : ActionsWith(micro_batch, /*passes=*/true)) {
+    const Part part = PartOf(pass);
+    const kernels::Kernels& kernels = programs_.at(part).kernels();
+    std::copy(kernels.begin(), kernels.end(), micro.begin() + part.ops.first);
+  }
+  for (const plan::StageAction& move : ActionsWith(micro_batch, /*passes=*/false)) {
+    const plan::StageChunk& chunk = ChunkOf(move);
+    const auto made = [this, move] {
+      Move(move.kind, ChunkOf(move).links, {.flight = move.flight});
+    };
+    const auto before = [&](int64_t op) {
+      micro[op].launch = [made, launch = std::move(micro[op].launch)](kernels::Stream& stream) {
+        made();
         launch(stream);
       };
     };
-    const auto after = [&](int64_t op, Kind kind) {
-      micro[op].launch = [this, kind, links, of,
-                          launch = std::move(micro[op].launch)](kernels::Stream& stream) {
+    const auto after = [&](int64_t op) {
+      micro[op].launch = [made, launch = std::move(micro[op].launch)](kernels::Stream& stream) {
         launch(stream);
-        Move(kind, links, of);
+        made();
       };
     };
-    if (links.from_before != plan::kNone) {
-      before(chunk.forward.first, Kind::kReceiveFromBefore);
-      after(chunk.backward.end - 1, Kind::kSendToBefore);
-    }
-    if (links.to_after != plan::kNone) {
-      after(chunk.forward.end - 1, Kind::kSendToAfter);
-      before(chunk.backward.first, Kind::kReceiveFromAfter);
+    switch (move.kind) {
+      case Kind::kReceiveFromBefore:
+        before(chunk.forward.first);
+        break;
+      case Kind::kSendToAfter:
+        after(chunk.forward.end - 1);
+        break;
+      case Kind::kReceiveFromAfter:
+        before(chunk.backward.first);
+        break;
+      default:
+        after(chunk.backward.end - 1);
     }
   }
   return micro;
 }
 
-plan::Instance Stage::PlaceOneByOne(int64_t op, int64_t partial) const {
-  const std::vector<plan::StageChunk>& chunks = session_.plan().chunks;
-  const auto has = [op](const plan::Run& run) { return run.first <= op && op < run.end; };
-  plan::Instance place = {.partial = partial};
-  for (size_t c = 0; c < chunks.size(); ++c) {
-    if (has(chunks[c].forward) || has(chunks[c].backward)) place.flight = static_cast<int64_t>(c);
+std::vector<plan::Instance> Stage::PlacesOneByOne(int64_t micro_batch) const {
+  std::vector<plan::Instance> places(session_.plan().micro.size());
+  for (const plan::StageAction& pass : ActionsWith(micro_batch, /*passes=*/true)) {
+    const Part part = PartOf(pass);
+    std::fill(places.begin() + part.ops.first, places.begin() + part.ops.end, part.of);
   }
-  return place;
+  return places;
+}
+
+plan::Instance Stage::PlaceOf(int64_t micro_batch) const {
+  const plan::StageAction first = ActionsWith(micro_batch, /*passes=*/true).front();
+  return {.flight = first.flight, .batch = first.batch};
 }
 
 }  // namespace trainyard::engine

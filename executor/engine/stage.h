@@ -46,12 +46,14 @@ class Stage {
   // All passes of a step.
   absl::Status Run(const Around& around);
 
-  // Kernels of plan.micro that receive before a pass and send after it what goes between the
-  // stages, so that micro-batches go through the pipeline one by one. `micro`: as Create has them,
-  // of partial sum `partial`. What each chunk keeps has a place of its own.
-  absl::StatusOr<kernels::Kernels> OneByOne(kernels::Kernels micro, int64_t partial);
-  // Where op `op` of these works.
-  plan::Instance PlaceOneByOne(int64_t op, int64_t partial) const;
+  // The kernels of all passes over a micro-batch, in the order of plan.micro: they receive before
+  // a pass and send after it what goes between the stages, so that micro-batches go through the
+  // pipeline one by one. They are those that Run runs, in the same places: those of a micro-batch
+  // are apart from chunk to chunk.
+  kernels::Kernels OneByOne(int64_t micro_batch);
+  // Where these work, by op, and where the micro-batch is put before the first.
+  std::vector<plan::Instance> PlacesOneByOne(int64_t micro_batch) const;
+  plan::Instance PlaceOf(int64_t micro_batch) const;
 
  private:
   // The kernels of some ops of plan.micro.
@@ -70,8 +72,9 @@ class Stage {
   }
   // What runs in a pass.
   Part PartOf(const plan::StageAction& action) const;
-  absl::StatusOr<Program> ProgramOf(const Part& part, const std::vector<kernels::Kernels>& micro);
-  absl::StatusOr<kernels::Kernels> Prepare(const Part& part);
+  absl::StatusOr<Program> Prepare(const Part& part, const std::vector<kernels::Kernels>& micro);
+  // Of the actions, the passes over a micro-batch, or its moves.
+  std::vector<plan::StageAction> ActionsWith(int64_t micro_batch, bool passes) const;
   absl::Status Pass(const plan::StageAction& action, Program& program, const Around& around);
   // Sends or receives what `kind` says.
   void Move(plan::StageAction::Kind kind, const plan::StageLinks& links, const plan::Instance& of);

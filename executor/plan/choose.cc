@@ -4,7 +4,6 @@
 #include <iterator>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -63,6 +62,8 @@ std::optional<v1::Parallel> InGroups(v1::Parallel parallel, int32_t tensor, int3
 using Alternatives = std::vector<v1::Parallel>;
 
 constexpr int32_t kMostChunks = 4;
+// How much more a mesh of one chunk may need than one of several, as a rule.
+constexpr int64_t kMostSavedByChunks = 2;
 
 // `mesh`, then with tokens that are shared out, then each with stages of several chunks, where that
 // can be. `layers`: of the model.
@@ -139,10 +140,14 @@ class Choice {
       if (least != without_state_.end() && least->second > slot_bytes_) return absl::OkStatus();
     }
     if (parallel.layout().chunks() > 1) {
-      // They keep more than stages of one chunk, which were looked at before.
+      // Of stages of one chunk, which were looked at before unless the job names chunks. Several
+      // keep more activations, but may share out large tables more evenly.
       v1::Parallel whole = parallel;
       whole.mutable_layout()->clear_chunks();
-      if (!fits_.contains(NameOf(whole))) return absl::OkStatus();
+      const auto of_one = bytes_.find(NameOf(whole));
+      if (of_one != bytes_.end() && of_one->second / kMostSavedByChunks > slot_bytes_) {
+        return absl::OkStatus();
+      }
     }
     v1::JobSpec asked = spec_;
     *asked.mutable_parallel() = parallel;
@@ -151,6 +156,7 @@ class Choice {
     const absl::StatusOr<Plan> plan = PlanForAnyRanks(*spec, facts_);
     if (!plan.ok()) return Refuse(parallel, plan.status());
     const int64_t bytes = plan->summary.bytes_per_slot();
+    bytes_[NameOf(parallel)] = bytes;
     const std::string needs =
         absl::StrCat(NameOf(parallel), " needs ", DescribeBytes(bytes), " a slot");
     if (bytes > slot_bytes_) {
@@ -162,7 +168,6 @@ class Choice {
       }
       return absl::OkStatus();
     }
-    fits_.insert(NameOf(parallel));
     const bool on_gpus = spec->resources().device() == v1::Resources::CUDA;
     const double seconds = EstimateStepSeconds(
         *plan, {.slots = spec->resources().max_slots(), .group = GroupOf(*spec)},
@@ -211,7 +216,7 @@ class Choice {
   // What those that were too large need but for the optimizer's state: less is not to be had by
   // sharing that out.
   std::map<std::string, int64_t> without_state_;
-  std::set<std::string> fits_;  // the names of meshes
+  std::map<std::string, int64_t> bytes_;  // a slot, of meshes that were looked at
   std::vector<std::string> too_large_, refused_;
   std::vector<std::string> fields_;  // that were told to be the reason, once each
   int64_t least_ = 0;

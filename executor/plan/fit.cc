@@ -27,11 +27,11 @@ v1::JobSpec Keeping(v1::JobSpec spec) {
 absl::Status CannotHold(const std::string& budget, const v1::JobSpec& spec, const Plan& least) {
   const ShardHost& host = least.host;
   const std::string in_flight =
-      host.stages == 1 ? ""
-                       : absl::StrCat(", ", least.in_flight.flights,
-                                      host.chunks == 1 ? " of them in flight in stage "
-                                                       : " chunks of them in flight in stage ",
-                                      host.stage() + 1, " of ", host.stages);
+      host.stages == 1
+          ? ""
+          : absl::StrCat(", ", least.in_flight.flights, " of them in flight",
+                         host.chunks == 1 ? "" : " (counted once for each of their chunks)",
+                         " in stage ", host.stage() + 1, " of ", host.stages);
   return absl::InvalidArgumentError(
       absl::StrCat(kRecomputeField, budget, " cannot be held: activations take at least ",
                    least.summary.activation_bytes(), " bytes with a micro_batch_size of ",

@@ -42,7 +42,8 @@ class Search {
 
  private:
   // By how much not to keep a tensor for the backward pass lowers the highest use: by its bytes if
-  // it spans that without touching anything there; and by those that micro-batches in flight have.
+  // it spans that without touching anything there; and by those that micro-batches in flight have,
+  // if it is of the chunk that keeps most.
   int64_t Freed(const Usage& usage, size_t id) const {
     const Usage::Span& range = usage.live_ranges[id];
     const bool spans = range.first_backward > usage.at && range.last_forward < usage.at &&
@@ -183,7 +184,7 @@ class Search {
         const bool needed = usage.live_ranges[n + id].last_derived != Usage::kNever;
         if (needed) bytes += ops_.tensors()[id].bytes;
       }
-      least[op] += (ops_.flights() - 1) * bytes;
+      least[op] += (ops_.flights_of(ops_.chunk_of(op)) - 1) * bytes;
       if (chunk < certain.size()) least[op] += ops_.flights() * certain[chunk];
     }
   }
@@ -297,7 +298,8 @@ class Search {
           continue;
         if (producer == Repetition::kNoProducer) {  // to be kept for this alone
           const bool is_there_anyway = ops_.tensors()[id].input && !ops_.left_before_backward();
-          if (!is_there_anyway) group.freed -= ops_.flights() * ops_.tensors()[id].bytes;
+          const int64_t flights = ops_.flights_of(ops_.chunk_of(group.ops[i]));
+          if (!is_there_anyway) group.freed -= flights * ops_.tensors()[id].bytes;
         } else if (std::find(group.ops.begin(), group.ops.end(), producer) == group.ops.end()) {
           group.ops.push_back(producer);
         }

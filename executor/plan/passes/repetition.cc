@@ -164,11 +164,8 @@ bool Repetition::Stays(const Usage& usage, size_t s) const {
   const Usage::Span& range = usage.live_ranges[s];
   if (range.first == Usage::kNever) return false;
   if (s < tensors_.size() && tensors_[s].sent) return true;
-  const std::vector<StageChunk>& chunks = beside_.flights.chunks;
-  // The last piece makes both passes at once.
-  const bool at_once = !chunks.empty() && chunks[range.chunk].links.from_after == kNone;
   const auto cut = static_cast<int64_t>(forward_);
-  return left_before_backward() && !at_once && range.first < cut && range.last >= cut;
+  return left_before_backward() && !at_once(range.chunk) && range.first < cut && range.last >= cut;
 }
 
 void Repetition::FindPeak(const Choice& choice, Usage& usage) const {

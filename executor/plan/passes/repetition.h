@@ -92,8 +92,10 @@ class Repetition {
   bool Stays(const Usage& usage, size_t s) const;
   int64_t flights() const { return beside_.flights.count; }
   bool left_before_backward() const { return beside_.flights.left_before_backward(); }
-  // The chunk of the stage of which a forward op is.
+  // The chunk of the stage of which an op is.
   int32_t chunk_of(size_t op) const { return chunk_of_[op]; }
+  // How many micro-batches have what a chunk's forward pass keeps for its backward pass.
+  int64_t flights_of(int32_t chunk) const { return at_once(chunk) ? 1 : flights(); }
 
   // What is in use when and at most. `usage` is written whole; its memory serves the next measure.
   void Measure(const Choice& choice, Usage& usage) const;
@@ -107,6 +109,11 @@ class Repetition {
                      bool written) const;
   void FindPeak(const Choice& choice, Usage& usage) const;
   int64_t SharedAt(const Choice& choice, const Usage& usage, size_t at) const;
+  // Whether a chunk's backward pass follows its forward pass: that of the last piece.
+  bool at_once(int32_t chunk) const {
+    const std::vector<StageChunk>& chunks = beside_.flights.chunks;
+    return !chunks.empty() && chunks[chunk].links.from_after == kNone;
+  }
 
   const Graph& graph_;
   const size_t forward_;

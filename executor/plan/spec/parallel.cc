@@ -198,7 +198,7 @@ absl::Status CheckChunks(const v1::JobSpec& spec) {
         absl::StrCat(" stages", chunks > 1 ? absl::StrCat(" of ", chunks, " chunks") : "",
                      " of a step of ", micro_batches,
                      " micro-batches are too many to put in order; expected at most ", most,
-                     chunks > 1 ? " chunks in all" : "", ", or larger micro-batches"));
+                     chunks > 1 ? " of stages times chunks" : "", ", or larger micro-batches"));
   }
   if (chunks == 1) return absl::OkStatus();
   if (const int64_t layers = LayersOf(spec.model()); pieces > layers) {

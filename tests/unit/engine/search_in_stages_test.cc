@@ -1,6 +1,7 @@
 // The search for what is not finite makes the passes of a pipeline one micro-batch after the other:
 // what it looks at is what the step computed.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -20,17 +21,21 @@
 namespace trainyard::engine {
 namespace {
 
-using Gradients = std::map<std::string, std::vector<float>>;
+// What a search in the first step leaves on the ranks of `layout`.
+struct Searched {
+  std::map<std::string, std::vector<float>> gradients;  // by parameter
+  std::vector<std::string> found;                       // of the ranks that found something
+};
 
-// Of the first step, as a search leaves them on the ranks of `layout`.
-Gradients FoundBySearch(v1::JobSpec spec, const Layout& layout) {
+// `overflows`: a parameter that is as large as fp32 can hold; "": none.
+Searched Search(v1::JobSpec spec, const Layout& layout, const std::string& overflows = "") {
   spec.mutable_resources()->set_min_slots(layout.ranks);
   spec.mutable_parallel()->mutable_layout()->set_pipeline(layout.stages);
   spec.mutable_parallel()->mutable_layout()->set_chunks(layout.chunks);
   spec = plan::ResolveSpec(spec).value();
   const auto dataset = data::OpenDataset(spec.data(), plan::WindowingOf(spec.model())).value();
   absl::Mutex mu;
-  Gradients gradients;
+  Searched searched;
   InThreads(layout.ranks, [&](Communicator& communicator) {
     const plan::Plan plan = plan::BuildPlan(spec, dataset->facts(), communicator.rank()).value();
     const auto device = kernels::OpenCpu(1).value();
@@ -43,19 +48,35 @@ Gradients FoundBySearch(v1::JobSpec spec, const Layout& layout) {
                                    .batch_size = spec.training().batch_size(),
                                    .samples = spec.training().batch_size(),
                                    .micro_batch = plan.micro_batch});
-    EXPECT_EQ(trainer->FindNonFinite([&] { return loader.Next(); }).value(), "");
+    for (const plan::TensorId id : plan.parameters) {
+      if (plan.tensors[id].name != overflows) continue;
+      const std::vector<float> large(plan.tensors[id].elements(), 3e38f);
+      session->Write(id, large.data(), large.size() * sizeof(float));
+      EXPECT_TRUE(trainer->TakeParameters().ok());
+    }
+    const std::string found = trainer->FindNonFinite([&] { return loader.Next(); }).value();
+    if (!found.empty()) {
+      const absl::MutexLock lock(&mu);
+      searched.found.push_back(found);
+    }
     for (size_t i = 0; i < plan.gradients.size(); ++i) {
       std::vector<float> values(plan.tensors[plan.gradients[i]].elements());
       session->Read(plan.gradients[i], values.data(), values.size() * sizeof(float));
       EXPECT_TRUE(session->Synchronize().ok());
       const absl::MutexLock lock(&mu);
-      gradients[plan.tensors[plan.parameters[i]].name] = std::move(values);
+      searched.gradients[plan.tensors[plan.parameters[i]].name] = std::move(values);
     }
   });
-  return gradients;
+  return searched;
 }
 
-TEST(SearchInStages, LooksAtTheGradientsOfTheStep) {
+// Without the number of the op, which counts those of a rank.
+std::string WithoutNumber(const std::string& found) {
+  const size_t number = found.find("op ") + 3;
+  return found.substr(found.find(' ', number));
+}
+
+TEST(SearchInStages, LooksAtWhatTheStepComputes) {
   const TempFolder folder;
   const Family gpt = {"gpt", "model { gpt { layers: 8 heads: 2 width: 8 context: 8 } }"};
   for (const auto compute : {v1::Precision::FP32, v1::Precision::BF16}) {
@@ -65,16 +86,28 @@ TEST(SearchInStages, LooksAtTheGradientsOfTheStep) {
     spec.mutable_parallel()->set_pipeline(4);
     spec.mutable_parallel()->set_logical_ranks(2);
     spec.mutable_training()->set_micro_batch_size(spec.training().batch_size() / 4);
-    const Gradients whole = FoundBySearch(spec, {});
-    ASSERT_FALSE(whole.empty());
+    const Searched whole = Search(spec, {});
+    ASSERT_FALSE(whole.gradients.empty());
+    EXPECT_TRUE(whole.found.empty());
+    const std::string large = "transformer.h.3.mlp.c_fc.weight";
+    const Searched overflowed = Search(spec, {}, large);
+    ASSERT_EQ(overflowed.found.size(), 1u);
+    EXPECT_THAT(overflowed.found[0], testing::HasSubstr(" forward, micro-batch 1 of 4"));
     for (const Layout& layout :
          {Layout{.ranks = 2, .stages = 2}, Layout{.ranks = 2, .stages = 2, .chunks = 4},
+          Layout{.ranks = 2, .stages = 2, .chunks = 2},
           Layout{.ranks = 4, .stages = 4, .chunks = 2}}) {
-      const Gradients found = FoundBySearch(spec, layout);
-      EXPECT_EQ(found.size(), whole.size());
-      for (const auto& [name, values] : whole) {
-        EXPECT_TRUE(found.contains(name) && found.at(name) == values) << name << layout.Words();
+      const Searched found = Search(spec, layout);
+      EXPECT_TRUE(found.found.empty());
+      EXPECT_EQ(found.gradients.size(), whole.gradients.size());
+      for (const auto& [name, values] : whole.gradients) {
+        EXPECT_TRUE(found.gradients.contains(name) && found.gradients.at(name) == values)
+            << name << layout.Words();
       }
+      // The rank that hosts it names what comes of it, and no other.
+      const Searched named = Search(spec, layout, large);
+      ASSERT_EQ(named.found.size(), 1u) << layout.Words();
+      EXPECT_EQ(WithoutNumber(named.found[0]), WithoutNumber(overflowed.found[0]));
     }
   }
 }

@@ -128,6 +128,44 @@ TEST(ChooseMesh, CutsStagesInChunksWhereThatIsFaster) {
   EXPECT_EQ(fast.spec.parallel().layout().chunks(), 2);
   EXPECT_THAT(fast.why, StartsWith("pipeline 2 in 2 chunks needs "));
   EXPECT_FALSE(small.spec.parallel().layout().has_chunks());
+  // A job that names chunks keeps them.
+  chunks = ResolveSpec(chunks).value();
+  EXPECT_EQ(Choose(chunks, BytesOf(chunks)).spec.parallel().layout().chunks(), 2);
+  chunks.mutable_parallel()->clear_shard();
+  const ChosenMesh shares = Choose(chunks, BytesOf(chunks) - 1);
+  ASSERT_TRUE(shares.fits) << shares.why;
+  EXPECT_THAT(shares.why, StartsWith("shard OPTIMIZER, pipeline 2 in 2 chunks needs "));
+  EXPECT_THAT(Choose(chunks, 1000).why, HasSubstr("pipeline 2 in 2 chunks, with "));
+}
+
+// A large table is shared out more evenly by smaller pieces.
+TEST(ChooseMesh, CutsStagesInChunksWhereThatNeedsLess) {
+  v1::JobSpec spec = OnFourSlots();
+  spec.mutable_model()->mutable_gpt()->set_width(256);
+  spec.mutable_model()->mutable_gpt()->set_layers(8);
+  spec.mutable_optimizer()->mutable_lamb();
+  spec.mutable_resources()->set_min_slots(2);
+  spec.mutable_resources()->set_max_slots(2);
+  spec.mutable_parallel()->set_logical_ranks(2);
+  spec.mutable_parallel()->set_pipeline(2);
+  spec.mutable_parallel()->set_shard(v1::Parallel::NONE);
+  v1::JobSpec stages = spec, chunks = spec;
+  stages.mutable_parallel()->mutable_layout()->set_pipeline(2);
+  chunks.mutable_parallel()->mutable_layout()->set_pipeline(2);
+  chunks.mutable_parallel()->mutable_layout()->set_chunks(4);
+  const DataFacts facts = TokenFacts(32768);
+  const auto bytes = [&](const v1::JobSpec& of) {
+    return PlanForAnyRanks(ResolveSpec(of).value(), facts)->summary.bytes_per_slot();
+  };
+  ASSERT_LT(bytes(chunks), bytes(stages));
+  const ChosenMesh mesh =
+      ChooseMesh(ResolveSpec(stages).value(), facts, bytes(chunks), NotYet).value();
+  EXPECT_FALSE(mesh.fits) << "it names its stages";
+  spec.mutable_parallel()->clear_layout();
+  spec = ResolveSpec(spec).value();
+  const ChosenMesh chosen = ChooseMesh(spec, facts, bytes(chunks), NotYet).value();
+  ASSERT_TRUE(chosen.fits) << chosen.why;
+  EXPECT_EQ(chosen.spec.parallel().layout().chunks(), 4);
 }
 
 TEST(ChooseMesh, KeepsWhatTheJobSays) {

@@ -17,8 +17,9 @@
 
 namespace trainyard::plan {
 
-// Makes the passes of a stage, and notes of each byte of the arena which tensor of which
-// micro-batch was written there last. A test fails when an op reads what is not there any more.
+// Makes the passes of a stage, or those of an evaluation, and notes of each byte of the arena which
+// tensor of which micro-batch was written there last. A test fails when an op reads what is not
+// there any more.
 class StepInBytes {
  public:
   explicit StepInBytes(const Plan& plan) : plan_(plan), written_(plan.arena_bytes, {kNone, 0}) {}
@@ -36,13 +37,13 @@ class StepInBytes {
       }
       switch (action.kind) {
         case Kind::kForward:
-          RunOps(chunk.forward.first, chunk.forward.end);
+          RunMicro(chunk.forward.first, chunk.forward.end);
           break;
         case Kind::kBackward:
-          RunOps(chunk.backward.first, chunk.backward.end);
+          RunMicro(chunk.backward.first, chunk.backward.end);
           break;
         case Kind::kBoth:
-          RunOps(chunk.forward.first, chunk.backward.end);
+          RunMicro(chunk.forward.first, chunk.backward.end);
           break;
         case Kind::kReceiveFromBefore:
           Write(chunk.links.from_before);
@@ -60,26 +61,46 @@ class StepInBytes {
     }
   }
 
- private:
-  void RunOps(int64_t first, int64_t end) {
-    for (int64_t i = first; i < end; ++i) {
-      for (const ShardExchange& exchange : plan_.micro_exchanges) {
-        if (exchange.before_op == i) Exchange(exchange);
-      }
-      const std::string at = absl::StrCat("read by op ", i, " ", OpName(plan_.micro[i]));
-      VisitOperands(plan_.micro[i], [&](TensorId id, Access access) {
-        if (access != Access::kWrite) ExpectThere(id, at);
-      });
-      VisitOperands(plan_.micro[i], [&](TensorId id, Access access) {
-        if (access != Access::kRead) Write(id);
-      });
+  // A batch of an evaluation.
+  void Evaluate() {
+    place_ = {};
+    micro_batch_ = -1;  // what is there is of others
+    for (const TensorId id : {plan_.eval_input, plan_.eval_ids, plan_.eval_target}) Write(id);
+    const auto end = static_cast<int64_t>(plan_.evaluate.size());
+    for (size_t i = 0; i < plan_.evaluate_begin.size(); ++i) {
+      RunOp(plan_.evaluate_begin, static_cast<int64_t>(i), {});
     }
+    for (int64_t i = 0; i < end; ++i) RunOp(plan_.evaluate, i, plan_.evaluate_exchanges);
+    Exchange(end, plan_.evaluate_exchanges);
+  }
+
+ private:
+  void RunMicro(int64_t first, int64_t end) {
+    for (int64_t i = first; i < end; ++i) RunOp(plan_.micro, i, plan_.micro_exchanges);
+  }
+
+  // What other ranks need, or send, before op `i` of `ops`.
+  void Exchange(int64_t i, const std::vector<ShardExchange>& exchanges) {
+    for (const ShardExchange& exchange : exchanges) {
+      if (exchange.before_op == i) Exchange(exchange);
+    }
+  }
+
+  void RunOp(const std::vector<Op>& ops, int64_t i, const std::vector<ShardExchange>& exchanges) {
+    Exchange(i, exchanges);
+    const std::string at = absl::StrCat("read by op ", i, " ", OpName(ops[i]));
+    VisitOperands(ops[i], [&](TensorId id, Access access) {
+      if (access != Access::kWrite) ExpectThere(id, at);
+    });
+    VisitOperands(ops[i], [&](TensorId id, Access access) {
+      if (access != Access::kRead) Write(id);
+    });
   }
 
   void Exchange(const ShardExchange& exchange) {
     for (const TensorId id : exchange.tensors) {
       const bool mine = exchange.gathered != kNone || plan_.tensors[id].made_by == plan_.host.rank;
-      if (mine) ExpectThere(id, "sent to the others of the stage");
+      if (mine) ExpectThere(id, "sent to others");
     }
     for (const TensorId id : exchange.tensors) {
       if (plan_.tensors[id].kind == TensorKind::kReceived) Write(id);

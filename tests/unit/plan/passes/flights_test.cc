@@ -153,8 +153,33 @@ TEST(Flights, OfSeveralChunksTakeLessOfWhatIsComputedASecondTime) {
         const bool fits = static_cast<double>(all.summary.activation_bytes()) <= budget;
         EXPECT_EQ(RepeatedIn(plan, 0, end) == 0, fits) << "no more than is asked for";
         EXPECT_EQ(RepeatedIn(plan, 0, plan.backward_from), 0) << "would stay in flight";
-        StepInBytes(plan).Run(8);
+        StepInBytes bytes(plan);
+        bytes.Run(8);
+        bytes.Evaluate();
       }
+    }
+  }
+}
+
+// What a refusal says is the least can be held, by the rank that says so.
+TEST(Flights, TheLeastThatIsToldCanBeHeld) {
+  for (const auto& [stages, sharing, chunks] :
+       {std::tuple(2, 1, 1), {2, 1, 2}, {2, 2, 2}, {4, 1, 2}}) {
+    v1::JobSpec spec = InFlight(stages, sharing, chunks);
+    v1::Recompute& recompute = *spec.mutable_training()->mutable_recompute();
+    for (int rank = 0; rank < stages * sharing; ++rank) {
+      SCOPED_TRACE(absl::StrCat("rank ", rank, " in ", stages, " stages of ", chunks, " chunks"));
+      recompute.set_activation_bytes(1);
+      const std::string refused(
+          BuildPlan(ResolveSpec(spec).value(), TokenFacts(64), rank).status().message());
+      const std::string before = "activations take at least ";
+      const size_t at = refused.find(before);
+      ASSERT_NE(at, std::string::npos) << refused;
+      recompute.set_activation_bytes(std::stoll(refused.substr(at + before.size())));
+      const auto least = BuildPlan(ResolveSpec(spec).value(), TokenFacts(64), rank);
+      ASSERT_TRUE(least.ok()) << least.status();
+      EXPECT_LE(least->summary.activation_bytes(), recompute.activation_bytes());
+      StepInBytes(*least).Run(8);
     }
   }
 }

@@ -214,7 +214,9 @@ TEST(ShareRows, NothingIsOverwrittenThatIsStillRead) {
           SCOPED_TRACE(absl::StrCat("rank ", rank, " of ", stages, " stages of ", chunks,
                                     " chunks, ", share, sequence ? ", tokens shared" : ""));
           const Plan plan = PlanOf(spec, rank);
-          StepInBytes(plan).Run(8);
+          StepInBytes bytes(plan);
+          bytes.Run(8);
+          bytes.Evaluate();
         }
       }
     }

@@ -253,7 +253,9 @@ TEST(Stages, NothingOfAChunkIsOverwrittenThatIsStillRead) {
         for (const Plan& plan : PlansOfStages(spec, stages)) {
           SCOPED_TRACE(absl::StrCat("stage ", plan.host.stage(), " of ", stages, ", ", chunks,
                                     " chunks, ", micro_batches, " micro-batches"));
-          StepInBytes(plan).Run(micro_batches);
+          StepInBytes bytes(plan);
+          bytes.Run(micro_batches);
+          bytes.Evaluate();
         }
       }
     }
