@@ -146,8 +146,9 @@ class Timetable {
 
 // What passes between a stage and a neighbour. All such moves have one order: by the time at which
 // the pass begins that needs it, and then by its piece. Every rank makes its own in that order, and
-// before a pass all up to the time at which that begins. So the first of all that were not made
-// waits for nothing but passes that need only moves before it.
+// before a pass all that are needed before its end: who needs one of them meanwhile would wait for
+// that end. So the first of all that were not made waits for nothing but passes that need only
+// moves before it.
 struct Move {
   using Time = std::pair<int64_t, int64_t>;
   Time needed;  // when, and by which piece
@@ -249,7 +250,7 @@ std::vector<StageAction> ActionsOf(const Pipeline& pipeline, int64_t stage, int6
     actions.push_back(action);
   };
   for (const Pass& pass : times.passes(stage)) {
-    for (; move != moves.end() && move->needed.first <= pass.begin; ++move) add(move->action);
+    for (; move != moves.end() && move->needed.first < pass.end; ++move) add(move->action);
     add({.kind = pass.kind,
          .micro_batch = pass.micro_batch,
          .chunk = pipeline.chunk_of(pass.piece)});

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -172,6 +173,69 @@ TEST(Pipeline, AsManyMicroBatchesAreInFlightAsPlanned) {
           }
           EXPECT_LE(planned.batches, 2 * stages);
         }
+      }
+    }
+  }
+}
+
+// When the last pass of a step ends where passes take as long as planned, a forward pass 1 and a
+// backward pass 2, and what was sent waits for who receives it.
+int64_t EndOfStep(const Pipeline& pipeline, int64_t micro_batches) {
+  std::vector<std::vector<StageAction>> actions;
+  for (int64_t stage = 0; stage < pipeline.stages; ++stage) {
+    actions.push_back(ActionsOf(pipeline, stage, micro_batches));
+  }
+  std::vector<size_t> next(pipeline.stages);
+  std::vector<int64_t> time(pipeline.stages);
+  std::map<std::tuple<bool, int64_t, int64_t>, int64_t> sent;  // onward, from which piece, of which
+  const auto go_on = [&](int64_t stage) {
+    if (next[stage] == actions[stage].size()) return false;
+    const StageAction& action = actions[stage][next[stage]];
+    const int64_t piece = pipeline.piece(action.chunk, stage), i = action.micro_batch;
+    switch (action.kind) {
+      case Action::kForward:
+        time[stage] += 1;
+        break;
+      case Action::kBackward:
+        time[stage] += 2;
+        break;
+      case Action::kBoth:
+        time[stage] += 3;
+        break;
+      case Action::kSendToAfter:
+        sent[{true, piece, i}] = time[stage];
+        break;
+      case Action::kSendToBefore:
+        sent[{false, piece, i}] = time[stage];
+        break;
+      default: {
+        const bool onward = action.kind == Action::kReceiveFromBefore;
+        const auto found = sent.find({onward, onward ? piece - 1 : piece + 1, i});
+        if (found == sent.end()) return false;
+        time[stage] = std::max(time[stage], found->second);
+      }
+    }
+    ++next[stage];
+    return true;
+  };
+  for (bool went_on = true; went_on;) {
+    went_on = false;
+    for (int64_t stage = 0; stage < pipeline.stages; ++stage) {
+      while (go_on(stage)) went_on = true;
+    }
+  }
+  return *std::max_element(time.begin(), time.end());
+}
+
+TEST(Pipeline, NothingIsSentLaterThanItIsNeeded) {
+  for (const int64_t stages : {2, 3, 4, 8}) {
+    for (const int64_t chunks : {1, 2, 4}) {
+      for (const int64_t micro_batches : {1, 2, 5, 8, 24}) {
+        const Pipeline pipeline = {.stages = stages, .chunks = chunks};
+        const auto busy = static_cast<double>(3 * chunks * micro_batches);
+        EXPECT_NEAR(busy / static_cast<double>(EndOfStep(pipeline, micro_batches)),
+                    1 - BubbleShare(pipeline, micro_batches), 1e-9)
+            << stages << " stages of " << chunks << " chunks, " << micro_batches;
       }
     }
   }
