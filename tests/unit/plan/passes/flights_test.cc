@@ -76,9 +76,18 @@ int RepeatedIn(const Plan& plan, int64_t begin, int64_t end) {
   return count;
 }
 
+// Of several chunks every place in flight is as large as that one needs which keeps most, so that
+// all have to repeat something.
 TEST(Flights, TakeLessOfWhatIsComputedASecondTime) {
-  for (const auto& [stages, sharing] : {std::pair(2, 1), {3, 1}, {8, 1}, {2, 2}}) {
-    v1::JobSpec spec = InFlight(stages, sharing);
+  for (const auto& [stages, sharing, chunks] : {std::tuple(2, 1, 1),
+                                                {3, 1, 1},
+                                                {8, 1, 1},
+                                                {2, 2, 1},
+                                                {2, 1, 2},
+                                                {2, 1, 4},
+                                                {4, 1, 2},
+                                                {2, 2, 2}}) {
+    v1::JobSpec spec = InFlight(stages, sharing, chunks);
     const std::vector<Plan> kept = PlansOfAll(spec);
     for (const double share : {0.8, 0.6}) {
       spec.mutable_training()->mutable_recompute()->set_activation_share(share);
@@ -88,21 +97,25 @@ TEST(Flights, TakeLessOfWhatIsComputedASecondTime) {
       const double budget = share * static_cast<double>(most);
       for (size_t rank = 0; rank < kept.size(); ++rank) {
         const Plan &all = kept[rank], &plan = less[rank];
-        SCOPED_TRACE(absl::StrCat("rank ", rank, " of ", kept.size(), " in ", stages, " stages"));
+        SCOPED_TRACE(absl::StrCat("rank ", rank, " of ", kept.size(), " in ", stages, " stages of ",
+                                  chunks, " chunks, ", share));
         EXPECT_LE(static_cast<double>(plan.summary.activation_bytes()), budget);
         EXPECT_EQ(plan.in_flight.flights, all.in_flight.flights);
         EXPECT_EQ(ExchangedBytes(plan, plan.micro_exchanges),
                   ExchangedBytes(all, all.micro_exchanges));
         const auto end = static_cast<int64_t>(plan.micro.size());
-        const bool last = plan.host.stage() + 1 == stages;
-        EXPECT_EQ(plan.backward_from == end, last);
         const bool fits = static_cast<double>(all.summary.activation_bytes()) <= budget;
         EXPECT_EQ(RepeatedIn(plan, 0, end) == 0, fits) << "no more than is asked for";
-        if (last) continue;
+        StepInBytes bytes(plan);
+        bytes.Run(8);
+        bytes.Evaluate();
+        const bool at_once = chunks == 1 && plan.host.stage() + 1 == stages;
+        EXPECT_EQ(plan.backward_from == end, at_once);
+        if (at_once) continue;
+        EXPECT_EQ(RepeatedIn(plan, 0, plan.backward_from), 0) << "would stay in flight";
+        EXPECT_EQ(plan.backward_from, all.backward_from);
         EXPECT_GT(plan.in_flight.flights, 1);
         EXPECT_EQ(plan.flight_bytes == all.flight_bytes, fits);
-        EXPECT_EQ(plan.backward_from, all.backward_from);
-        EXPECT_EQ(RepeatedIn(plan, 0, plan.backward_from), 0) << "would stay in flight";
       }
     }
   }
@@ -126,39 +139,6 @@ TEST(Flights, ABudgetCountsAllOfThem) {
   spec.mutable_training()->mutable_recompute()->set_activation_bytes(1);
   EXPECT_THAT(std::string(BuildPlan(ResolveSpec(spec).value(), TokenFacts(64)).status().message()),
               HasSubstr("with a micro_batch_size of 2, 4 of them in flight in stage 1 of 4 and"));
-}
-
-// Every place in flight is as large as the chunk needs that keeps most, so that all have to repeat
-// something. What is read late is neither lost nor overwritten.
-TEST(Flights, OfSeveralChunksTakeLessOfWhatIsComputedASecondTime) {
-  for (const auto& [stages, sharing, chunks] :
-       {std::tuple(2, 1, 2), {2, 1, 4}, {4, 1, 2}, {2, 2, 2}}) {
-    v1::JobSpec spec = InFlight(stages, sharing, chunks);
-    const std::vector<Plan> kept = PlansOfAll(spec);
-    for (const double share : {0.8, 0.6}) {
-      spec.mutable_training()->mutable_recompute()->set_activation_share(share);
-      const std::vector<Plan> less = PlansOfAll(spec);
-      int64_t most = 0;
-      for (const Plan& plan : kept) most = std::max(most, plan.summary.activation_bytes());
-      const double budget = share * static_cast<double>(most);
-      for (size_t rank = 0; rank < kept.size(); ++rank) {
-        const Plan &all = kept[rank], &plan = less[rank];
-        SCOPED_TRACE(absl::StrCat("rank ", rank, " of ", kept.size(), " in ", stages, " stages of ",
-                                  chunks, " chunks, ", share));
-        EXPECT_LE(static_cast<double>(plan.summary.activation_bytes()), budget);
-        EXPECT_EQ(plan.in_flight.flights, all.in_flight.flights);
-        EXPECT_EQ(ExchangedBytes(plan, plan.micro_exchanges),
-                  ExchangedBytes(all, all.micro_exchanges));
-        const auto end = static_cast<int64_t>(plan.micro.size());
-        const bool fits = static_cast<double>(all.summary.activation_bytes()) <= budget;
-        EXPECT_EQ(RepeatedIn(plan, 0, end) == 0, fits) << "no more than is asked for";
-        EXPECT_EQ(RepeatedIn(plan, 0, plan.backward_from), 0) << "would stay in flight";
-        StepInBytes bytes(plan);
-        bytes.Run(8);
-        bytes.Evaluate();
-      }
-    }
-  }
 }
 
 // What a refusal says is the least can be held, by the rank that says so.
