@@ -163,7 +163,7 @@ absl::StatusOr<JobIntake::Chosen> JobIntake::ChooseMesh(JobRecord job, SteadyTim
   if (slot_bytes == 0 || chosen.spec.resources().max_slots() > kMostPlannedSlots) return chosen;
   if (gone()) return CallerGone();
   absl::StatusOr<plan::ChosenMesh> mesh =
-      sizer_.ChooseMesh(job.spec, chosen.sizing.facts, slot_bytes, kLongestLayoutPlanning, until);
+      sizer_.ChooseMesh(job.spec, chosen.sizing.facts, slot_bytes, until);
   if (!mesh.ok()) return Annotate(mesh.status(), "spec.parallel.auto");
   if (mesh->fits) {
     chosen.spec = std::move(mesh->spec);
@@ -270,7 +270,7 @@ absl::Status JobIntake::PlanLayouts(const v1::PlanLayoutsRequest& request,
                       sizer_.PlanLayouts(job.spec, sizing.facts, asked,
                                          {.flops_per_second = request.slot_flops_per_second(),
                                           .bytes_per_second = request.link_bytes_per_second()},
-                                         kLongestLayoutPlanning, until));
+                                         until));
   response->mutable_layouts()->Assign(layouts.begin(), layouts.end());
   response->set_advice(plan::AdviseOnLogicalRanks(spec));
   TY_ASSIGN_OR_RETURN(*response->mutable_job(), AsIfSubmitted(std::move(job)));

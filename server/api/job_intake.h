@@ -111,9 +111,8 @@ inline constexpr absl::Duration kLongestBatchPlanning = absl::Seconds(20);
 // All that helpers do for one call: less than what a client waits for an answer.
 inline constexpr absl::Duration kLongestPlanning = absl::Seconds(25);
 
-// Of one call of PlanLayouts, and of one choice of a mesh.
+// Of one call of PlanLayouts.
 inline constexpr int kMostLayouts = 64;
 inline constexpr int kMostPlannedSlots = 1024;  // a plan of more takes much memory
-inline constexpr absl::Duration kLongestLayoutPlanning = absl::Seconds(2);
 
 }  // namespace trainyard

@@ -191,14 +191,14 @@ absl::StatusOr<std::string> Sizer::WhatFits(const std::string& spec, const plan:
 
 absl::StatusOr<plan::ChosenMesh> Sizer::ChooseMesh(const std::string& spec,
                                                    const plan::DataFacts& facts, int64_t slot_bytes,
-                                                   absl::Duration longest, SteadyTime until) {
+                                                   SteadyTime until) {
   until = AtMost(until);
   sizing::Question question;
   question.set_spec(spec);
   sizing::Question::ChooseMesh& asks = *question.mutable_choose_mesh();
   *asks.mutable_facts() = ToMessage(facts);
   asks.set_slot_bytes(slot_bytes);
-  asks.set_seconds(SecondsUntil(until, longest));
+  asks.set_seconds(SecondsUntil(until, options_.longest_search));
   TY_ASSIGN_OR_RETURN(sizing::Answer answer, AskHelpers(planning_, question, until));
   sizing::Answer::Mesh& mesh = *answer.mutable_mesh();
   return plan::ChosenMesh{.fits = mesh.fits(),
@@ -210,8 +210,7 @@ absl::StatusOr<plan::ChosenMesh> Sizer::ChooseMesh(const std::string& spec,
 
 absl::StatusOr<std::vector<v1::LayoutPlan>> Sizer::PlanLayouts(
     const std::string& spec, const plan::DataFacts& facts,
-    const std::vector<plan::JobLayout>& layouts, const plan::Rates& rates, absl::Duration longest,
-    SteadyTime until) {
+    const std::vector<plan::JobLayout>& layouts, const plan::Rates& rates, SteadyTime until) {
   until = AtMost(until);
   sizing::Question question;
   question.set_spec(spec);
@@ -225,7 +224,7 @@ absl::StatusOr<std::vector<v1::LayoutPlan>> Sizer::PlanLayouts(
   }
   asks.set_flops_per_second(rates.flops_per_second);
   asks.set_bytes_per_second(rates.bytes_per_second);
-  asks.set_seconds(SecondsUntil(until, longest));
+  asks.set_seconds(SecondsUntil(until, options_.longest_search));
   TY_ASSIGN_OR_RETURN(const sizing::Answer answer, AskHelpers(planning_, question, until));
   const auto& plans = answer.layouts().layouts();
   return std::vector<v1::LayoutPlan>(plans.begin(), plans.end());

@@ -38,6 +38,8 @@ struct SizerOptions {
   SizingLimits patient{.memory_bytes = int64_t{104} << 20, .time = absl::Seconds(15)};
   // Waiting and looking together: less than what a client waits for an answer.
   absl::Duration longest = absl::Seconds(25);
+  // How long a helper looks for a mesh, or at layouts, before it tells what it has by then.
+  absl::Duration longest_search = absl::Seconds(2);
 
   int64_t cache_bytes = int64_t{16} << 20;  // of sizings that are kept; 0: none
   // How long it holds what a look at the files of a spec found, so that who submits hundreds of
@@ -65,16 +67,16 @@ class Sizer {
   absl::StatusOr<Sizing> Size(const std::string& spec, SteadyTime until = SteadyTime::max());
 
   // As the functions of these names in executor/plan, of a serialized spec and the facts of its
-  // sizing; with the errors of Size. A choice and layouts end early after `longest`, or before
-  // `until`. Advice that does not come within some seconds is kUnavailable.
+  // sizing; with the errors of Size. A choice and layouts end early after `longest_search`, or
+  // before `until`. Advice that does not come within some seconds is kUnavailable.
   absl::StatusOr<std::string> WhatFits(const std::string& spec, const plan::DataFacts& facts,
                                        int64_t slot_bytes, SteadyTime until = SteadyTime::max());
   absl::StatusOr<plan::ChosenMesh> ChooseMesh(const std::string& spec, const plan::DataFacts& facts,
-                                              int64_t slot_bytes, absl::Duration longest,
+                                              int64_t slot_bytes,
                                               SteadyTime until = SteadyTime::max());
   absl::StatusOr<std::vector<v1::LayoutPlan>> PlanLayouts(
       const std::string& spec, const plan::DataFacts& facts,
-      const std::vector<plan::JobLayout>& layouts, const plan::Rates& rates, absl::Duration longest,
+      const std::vector<plan::JobLayout>& layouts, const plan::Rates& rates,
       SteadyTime until = SteadyTime::max());
 
   // Ends all helpers; questions under way and later ones are kUnavailable. Idempotent.

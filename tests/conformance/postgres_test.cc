@@ -246,11 +246,12 @@ TEST(Connections, ConstantTerminationsNeitherLoseNorDoubleEvents) {
   const Placement placement{.job_uid = job->uid, .job_version = 1, .ranks = {{"n1", {0}}}};
   ASSERT_EQ(*stores->scheduler().Apply(lease->epoch, {.placements = {placement}}), 1);
 
+  constexpr int kSteps = 60;
   std::atomic<bool> done = false;
   std::thread sender([&] {
     EventWriter writer;
     writer.Restored(0);
-    for (int step = 1; step <= 200; ++step) {
+    for (int step = 1; step <= kSteps; ++step) {
       const std::vector<RankEventRecord> events = writer.Train(step).Take();
       EXPECT_OK(Insist([&] {
                   return stores->fleet().AppendEvents({"n1", {job->uid, 1, 0}, events});
@@ -266,8 +267,8 @@ TEST(Connections, ConstantTerminationsNeitherLoseNorDoubleEvents) {
   sender.join();
   const auto rows = Insist([&] { return stores->jobs().ReadMetrics(job->uid, {}); });
   ASSERT_OK(rows.status());
-  ASSERT_EQ(rows->size(), 200u);
-  for (int i = 0; i < 200; ++i) EXPECT_EQ((*rows)[i].point.step, i + 1);
+  ASSERT_EQ(rows->size(), size_t{kSteps});
+  for (int i = 0; i < kSteps; ++i) EXPECT_EQ((*rows)[i].point.step, i + 1);
   const auto feed = stores->jobs().ReadFeed(job->uid, 0, 1000);
   for (size_t i = 0; i < feed->size(); ++i) EXPECT_EQ((*feed)[i].sequence, int64_t(i) + 1);
 }

@@ -4,7 +4,8 @@
     kernel_resources.py BUILD_FOLDER [--update]
 
 A kernel that needs more registers or spills more than it did fails, and so does one that is not listed; whoever
-meant it runs this with --update and commits the difference. What another nvcc makes is not compared (exit code 77).
+meant it runs this with --update and commits the difference. Compared, and updated, are the architectures that the
+folder was configured for: tests/run compiles for one alone, `cmake --preset release` for all. What another nvcc makes is not compared (exit code 77).
 """
 import argparse
 import glob
@@ -75,7 +76,9 @@ def main():
     parser.add_argument("--update", action="store_true")
     args = parser.parse_args()
     found = measured(args.build)
+    architectures = sorted({architecture for architecture, _ in found})
     if args.update:
+        found |= {key: value for key, value in kept()[1].items() if key[0] not in architectures}
         with open(KEPT, "w") as f:
             f.write(HEADER.format(compiler=compiler()))
             for (architecture, kernel), (registers, spills) in sorted(found.items()):
@@ -93,7 +96,7 @@ def main():
             print(f"{key[0]} {key[1]}: {registers} registers, {spills} bytes spilled;",
                   "not listed" if was is None else f"before {was[0]} and {was[1]}")
     spilling = sum(spills > 0 for _, spills in found.values())
-    print(f"{len(found)} kernels, {spilling} of them spill, {worse} worse than before or new")
+    print(f"{len(found)} kernels of {', '.join(architectures)}, {spilling} of them spill, {worse} worse than before or new")
     if worse:
         sys.exit("if that is meant: tests/gpu/kernel_resources.py BUILD_FOLDER --update")
 

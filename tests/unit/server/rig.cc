@@ -34,6 +34,9 @@ ServerOptions Rig::FastOptions() {
   options.fleet.checkpoint_root = "file:///checkpoints";
   options.watch.heartbeat = absl::Milliseconds(100);
   options.sizer.program = TRAINYARD_SIZER;
+  // Under a sanitizer, on a slow machine, all meshes are looked at all the same.
+  options.sizer.planning.time = absl::Seconds(20);
+  options.sizer.longest_search = absl::Seconds(15);
   return options;
 }
 

@@ -131,7 +131,9 @@ TEST(Frames, CarryWhatTheDataHolds) {
 
 // What helpers plan is what this process would plan.
 TEST_F(SizerTest, PlansWithoutAFile) {
-  Start();
+  SizerOptions options = Options();
+  options.longest_search = absl::Seconds(9);  // all there is to look at
+  Start(options);
   v1::Job job = SmallJob();
   v1::JobSpec& asked = *job.mutable_spec();
   asked.mutable_model()->mutable_gpt()->set_layers(4);
@@ -149,7 +151,7 @@ TEST_F(SizerTest, PlansWithoutAFile) {
   EXPECT_EQ(*fits, plan::WhatFits(*spec, sizing->facts, half));
 
   const auto never = [] { return false; };
-  const auto mesh = sizer_->ChooseMesh(bytes, sizing->facts, 2 * half, absl::Seconds(100));
+  const auto mesh = sizer_->ChooseMesh(bytes, sizing->facts, 2 * half);
   const auto own_mesh = plan::ChooseMesh(*spec, sizing->facts, 2 * half, never);
   ASSERT_TRUE(mesh.ok()) << mesh.status();
   EXPECT_TRUE(mesh->fits);
@@ -159,7 +161,7 @@ TEST_F(SizerTest, PlansWithoutAFile) {
 
   const std::vector<plan::JobLayout> layouts = {{.slots = 1}, {.slots = 2}};
   const plan::Rates rates = {.flops_per_second = 1e9, .bytes_per_second = 1e9};
-  const auto plans = sizer_->PlanLayouts(bytes, sizing->facts, layouts, rates, absl::Seconds(100));
+  const auto plans = sizer_->PlanLayouts(bytes, sizing->facts, layouts, rates);
   const auto own_plans = plan::PlanLayouts(*spec, sizing->facts, layouts, rates, never);
   ASSERT_TRUE(plans.ok()) << plans.status();
   ASSERT_EQ(plans->size(), 2u);
