@@ -37,9 +37,9 @@ Stage::Stage(Session& session, ShardsAcrossRanks& shards, const std::vector<Step
   for (const StepPart& part : parts) partials_.push_back(part.partial);
   const plan::MostInFlight& planned = session.plan().in_flight;
   for (const plan::StageAction& action : actions_) {
-    TY_CHECK(action.flight < planned.flights && action.batch < planned.batches, "number ",
-             action.flight, " of ", planned.flights, " in flight, of micro-batch ", action.batch,
-             " of ", planned.batches);
+    TY_CHECK(action.flight < planned.flights && action.batch < planned.batches, "place ",
+             action.flight, " of ", planned.flights, " in flight, upload ", action.batch, " of ",
+             planned.batches);
   }
 }
 
