@@ -111,7 +111,7 @@ inline constexpr absl::Duration kLongestBatchPlanning = absl::Seconds(20);
 // All that helpers do for one call: less than what a client waits for an answer.
 inline constexpr absl::Duration kLongestPlanning = absl::Seconds(25);
 
-// Of one call of PlanLayouts.
+// Of one call of PlanLayouts, and of one choice of a mesh.
 inline constexpr int kMostLayouts = 64;
 inline constexpr int kMostPlannedSlots = 1024;  // a plan of more takes much memory
 

@@ -5,14 +5,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <map>
 #include <memory>
 #include <numeric>
 #include <ostream>
 #include <string>
-#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -378,22 +376,8 @@ TEST_P(RunsOnGpu, WantNoMoreScratchThanPlanned) {
   device.Free(arena);
 }
 
-// Fp16 steps may be skipped, whatever the family: one with convolutions, and those that follow.
-Family FamilyNamed(std::string_view name) {
-  return *std::find_if(std::begin(kFamilies), std::end(kFamilies),
-                       [&](const Family& family) { return family.name == name; });
-}
-
 INSTANTIATE_TEST_SUITE_P(Families, RunsOnGpu,
-                         ::testing::Combine(::testing::ValuesIn(kFamilies),
-                                            ::testing::Values(v1::Precision::FP32,
-                                                              v1::Precision::BF16)),
-                         NameOf);
-INSTANTIATE_TEST_SUITE_P(InFp16, RunsOnGpu,
-                         ::testing::Combine(::testing::Values(FamilyNamed("mobilenet")),
-                                            ::testing::Values(v1::Precision::FP16)),
-                         NameOf);
-
+                         ::testing::Combine(::testing::ValuesIn(kFamilies), kPrecisions), NameOf);
 // Dense or apart, as the plan is for any device or for GPUs. Only in the emulation do products of
 // either add in the same order.
 using LogitsOnGpu = RunsOnGpu;

@@ -5,7 +5,8 @@
 
 A kernel that needs more registers or spills more than it did fails, and so does one that is not listed; whoever
 meant it runs this with --update and commits the difference. Compared, and updated, are the architectures that the
-folder was configured for: tests/run compiles for one alone, `cmake --preset release` for all. What another nvcc makes is not compared (exit code 77).
+folder was configured for: tests/run compiles for one alone, `cmake --preset release` for all. What another nvcc makes
+is not compared (exit code 77).
 """
 import argparse
 import glob
@@ -77,14 +78,15 @@ def main():
     args = parser.parse_args()
     found = measured(args.build)
     architectures = sorted({architecture for architecture, _ in found})
+    with_compiler, before = kept()
     if args.update:
-        found |= {key: value for key, value in kept()[1].items() if key[0] not in architectures}
+        if with_compiler == compiler():  # what was not compiled now is as it was
+            found |= {key: value for key, value in before.items() if key[0] not in architectures}
         with open(KEPT, "w") as f:
             f.write(HEADER.format(compiler=compiler()))
             for (architecture, kernel), (registers, spills) in sorted(found.items()):
                 f.write(f"{architecture:7} {registers:4} {spills:5}  {kernel}\n")
         return
-    with_compiler, before = kept()
     if with_compiler != compiler():
         print(f"kernel_resources.txt is of {with_compiler}, this is {compiler()}")
         sys.exit(77)
@@ -96,7 +98,8 @@ def main():
             print(f"{key[0]} {key[1]}: {registers} registers, {spills} bytes spilled;",
                   "not listed" if was is None else f"before {was[0]} and {was[1]}")
     spilling = sum(spills > 0 for _, spills in found.values())
-    print(f"{len(found)} kernels of {', '.join(architectures)}, {spilling} of them spill, {worse} worse than before or new")
+    print(f"{len(found)} kernels of {', '.join(architectures)}, {spilling} of them spill,",
+          f"{worse} worse than before or new")
     if worse:
         sys.exit("if that is meant: tests/gpu/kernel_resources.py BUILD_FOLDER --update")
 
