@@ -445,6 +445,7 @@ void Agent::Tick(absl::Duration now) {
   if (!lease_.HoldsAt(now)) RenewLeases();
   // Loading a warm worker would take CPU time from a rank that is about to make its first step.
   if (leaving_ == Leaving::kNo && !AwaitsFirstStep(now)) warm_->Tend(now, BusyDevices());
+  DropKeptStates(now);
   bool waiting = false;
   for (auto& [name, rank] : ranks_) {
     if (rank->retired()) continue;

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "executor/agent/gpu_monitor.h"
+#include "executor/agent/kept_states.h"
 #include "executor/agent/lease.h"
 #include "executor/agent/link.h"
 #include "executor/agent/local_rank.h"
@@ -95,6 +96,13 @@ class Agent {
   void SendHeartbeat(absl::Duration now);
   void DescribeHealth(v1::NodeHealth& health) const;
   void Tick(absl::Duration now);
+  // How many bytes of this machine's memory the state of a job may take between two attempts: half
+  // of what is free, times the fraction of this node's slots that the job has. The other half is
+  // for the next attempt.
+  int64_t RoomForState(const std::string& job_uid) const;
+  // What the rank's file keep-state is to hold.
+  std::string KeepWish(const v1::Assignment& wanted) const;
+  void DropKeptStates(absl::Duration now);
   void ForgetOldRanks();
   bool ForgetRank(const std::string& name);  // deletes its directory, too; true: all of it is gone
   bool ReadyToLeave(absl::Duration now);
@@ -112,6 +120,7 @@ class Agent {
   FileDescriptor inotify_;  // on the events.log of ranks that run
   Inbox inbox_;
   std::unique_ptr<WarmWorkers> warm_;
+  KeptStates kept_states_;
   std::unique_ptr<GpuMonitor> gpus_;
   std::map<std::string, std::unique_ptr<LocalRank>> ranks_;  // by name, retired ones too
   std::set<std::string> troubled_;                           // ranks whose log could not be read

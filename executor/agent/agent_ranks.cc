@@ -23,6 +23,16 @@ constexpr absl::Duration kFirstStepPatience = absl::Seconds(10);
 constexpr absl::Duration kRecordPause = absl::Seconds(1);
 // How long to wait for the driver to tell why a process on a GPU failed.
 constexpr absl::Duration kDriverPatience = absl::Milliseconds(250);
+// So long after its start a rank that has its state is taken to train: its gang might fail before
+// all have it, and begin anew.
+constexpr absl::Duration kSettled = absl::Seconds(30);
+
+int64_t HalfOfFreeMemory() { return ReadFreeMemory().value_or(0) / 2; }
+
+bool Keeps(const v1::Assignment& assignment) {
+  return assignment.keep_state() == v1::Assignment::HERE ||
+         assignment.keep_state() == v1::Assignment::ELSEWHERE;
+}
 
 int64_t BytesIn(const std::string& folder) {
   int64_t bytes = 0;
@@ -58,6 +68,7 @@ void Agent::FinishRanks(absl::Duration now) {
       continue;
     }
     spdlog::info("{}: gone", name);
+    kept_states_.Keep(rank->key(), rank->TakeMemory(), now);
     finished = true;
   }
   if (!finished) return;
@@ -76,6 +87,11 @@ void Agent::ReconcileRanks(absl::Duration now) {
   for (const auto& [name, rank] : ranks_) present.push_back(rank->Describe(now));
   const bool may_start = up_ && desired_is_fresh_ && lease_.HoldsAt(now) && now >= next_start_;
   for (const Action& action : Reconcile(desired_, present, may_start)) Perform(action, now);
+  // The user may have paused what was only to be resized.
+  for (auto& [name, rank] : ranks_) {
+    const v1::Assignment* wanted = rank->keeps_state() ? FindDesired(name) : nullptr;
+    if (wanted != nullptr && !Keeps(*wanted)) rank->SetKeepState("");
+  }
   if (desired_is_fresh_ && reconciled_version_ != desired_.version()) {
     reconciled_version_ = desired_.version();
     heartbeat_due_ = true;
@@ -117,7 +133,8 @@ void Agent::Perform(const Action& action, absl::Duration now) {
       break;
     }
     case Action::kSuspend:
-      spdlog::info("{}: asked to checkpoint and leave", action.name);
+      spdlog::info("{}: asked to leave", action.name);
+      ranks_.at(action.name)->SetKeepState(KeepWish(*wanted));
       ranks_.at(action.name)->Suspend(now, absl::Milliseconds(wanted->grace_ms()));
       break;
     case Action::kKill:
@@ -160,13 +177,48 @@ absl::StatusOr<std::unique_ptr<LocalRank>> Agent::StartRank(const v1::Assignment
   if (device.empty()) return absl::InvalidArgumentError("no slot was given");
   TY_ASSIGN_OR_RETURN(WaitingWorker worker, warm_->Take(device));
   warm_->MakeRoom(devices);
+  LocalRank::StateSource source;
+  if (assignment.kept().step() > 0) {
+    const std::string& job = assignment.key().job_uid();
+    source = {.path = kept_states_.PathTo(job, assignment.kept().attempt()),
+              .room = HalfOfFreeMemory()};
+  }
   TY_ASSIGN_OR_RETURN(auto rank, LocalRank::Start(PathOf(assignment), assignment, std::move(worker),
-                                                  device, threads, lease_.until(), clock_));
+                                                  device, threads, source, lease_.until(), clock_));
   rank->ExtendRight(lease_.holds_until());
   spdlog::info("{}: started {} on {} (pid {})", rank->name(), assignment.job_name(), device,
                rank->pid());
   WatchEvents(*rank);
   return rank;
+}
+
+std::string Agent::KeepWish(const v1::Assignment& wanted) const {
+  if (!Keeps(wanted)) return "";
+  return absl::StrCat(RoomForState(wanted.key().job_uid()),
+                      wanted.keep_state() == v1::Assignment::HERE ? " here" : " elsewhere");
+}
+
+int64_t Agent::RoomForState(const std::string& job_uid) const {
+  int64_t slots = 0;
+  for (const v1::Assignment& assignment : desired_.assignments()) {
+    if (assignment.key().job_uid() == job_uid) slots += assignment.slots_size();
+  }
+  const int64_t all = std::max(1, options_.hello.slots_size());
+  return HalfOfFreeMemory() / all * std::min(slots, all);
+}
+
+void Agent::DropKeptStates(absl::Duration now) {
+  if (kept_states_.empty()) return;
+  std::map<std::pair<std::string, int64_t>, bool> all_train;  // by job and attempt
+  for (const auto& [name, rank] : ranks_) {
+    const v1::RankKey& key = rank->key();
+    bool& train = all_train.try_emplace({key.job_uid(), key.attempt()}, true).first->second;
+    train = train && rank->spool().has_restored() && now - rank->started() > kSettled;
+  }
+  for (const auto& [attempt, train] : all_train) {
+    if (train) kept_states_.AttemptTrains(attempt.first, attempt.second);
+  }
+  kept_states_.DropOld(now);
 }
 
 void Agent::Refuse(const v1::Assignment& assignment, v1::RankEvent event) {

@@ -1,6 +1,7 @@
 #include "executor/agent/local_rank.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <stdio.h>
@@ -11,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "executor/run/plain_file.h"
 #include "storage/base/file.h"
@@ -36,6 +38,16 @@ std::string LastPart(std::string remark) {
   constexpr size_t kMost = kEvidenceBytes / 2;
   if (remark.size() > kMost) remark.erase(0, remark.size() - kMost);
   return remark;
+}
+
+// Of a worker that an earlier agent started: the file in which it may leave its state.
+FileDescriptor MemoryOf(pid_t pid) {
+  const std::string path = absl::StrCat("/proc/", pid, "/fd/", run::kStateDescriptor);
+  char target[64] = {};
+  const std::string expected = absl::StrCat("/memfd:", run::kStateFileName);
+  const ssize_t length = readlink(path.c_str(), target, sizeof(target));
+  if (length < 0 || !absl::StartsWith(absl::string_view(target, length), expected)) return {};
+  return FileDescriptor(open(path.c_str(), O_RDWR | O_CLOEXEC));
 }
 
 // Waits until no process of the group that works in `path` is left, and says so every few seconds:
@@ -67,7 +79,8 @@ LocalRank::LocalRank(const std::string& path, v1::RankKey key, Clock& clock)
 
 absl::StatusOr<std::unique_ptr<LocalRank>> LocalRank::Start(
     const std::string& path, const v1::Assignment& assignment, WaitingWorker worker,
-    const std::string& device, int threads, absl::Duration lease_until, Clock& clock) {
+    const std::string& device, int threads, const StateSource& source, absl::Duration lease_until,
+    Clock& clock) {
   // Everything is in place before the folder takes its name, so a directory that an agent finds
   // after a crash is whole, and its worker either runs with a lease or was never told anything.
   const run::RunDirectory waiting(worker.folder);
@@ -94,9 +107,15 @@ absl::StatusOr<std::unique_ptr<LocalRank>> LocalRank::Start(
   rank->slots_.assign(assignment.slots().begin(), assignment.slots().end());
   rank->lease_ = *std::move(lease);
   rank->process_ = std::move(worker.process);
+  rank->memory_ = std::move(worker.memory);
 
-  const std::string line =
-      nlohmann::json{{"run_dir", path}, {"device", device}, {"threads", threads}}.dump() + "\n";
+  const std::string line = nlohmann::json{{"run_dir", path},
+                                          {"device", device},
+                                          {"threads", threads},
+                                          {"kept_state", source.path},
+                                          {"kept_state_room", source.room}}
+                               .dump() +
+                           "\n";
   // SIGPIPE is ignored in the agent: a worker that died meanwhile shows as EPIPE, and then by its
   // end.
   const absl::Status told = WriteAll(worker.pipe.get(), line, "cannot hand the rank to a worker");
@@ -139,6 +158,8 @@ absl::StatusOr<std::unique_ptr<LocalRank>> LocalRank::Adopt(const std::string& p
     if (lease.ok()) rank->lease_ = *std::move(lease);
     if (process.ok()) {
       rank->process_ = *std::move(process);
+      rank->memory_ = MemoryOf(id->pid);
+      rank->keep_state_ = ReadFile(rank->directory_.keep_state_path(), 100).value_or("");
       // Without a lease that we can extend it would end soon anyway.
       if (!rank->lease_) rank->Kill();
       return rank;
@@ -184,6 +205,28 @@ void LocalRank::Suspend(absl::Duration now, absl::Duration grace) {
   process_->Signal(SIGTERM);
   suspend_sent_ = true;
   if (grace > absl::ZeroDuration()) suspend_deadline_ = now + grace;
+}
+
+void LocalRank::SetKeepState(const std::string& wish) {
+  if (wish == keep_state_ || !process_ || !memory_.valid()) return;
+  const std::string path = directory_.keep_state_path();
+  if (wish.empty()) {
+    unlink(path.c_str());
+  } else if (const absl::Status told = run::ReplacePlainFile(path, wish); !told.ok()) {
+    spdlog::warn(
+        "{}: its job writes a checkpoint, since it cannot be told to leave its state in "
+        "memory: {}",
+        name_, told.ToString());
+    return;
+  }
+  keep_state_ = wish;
+}
+
+FileDescriptor LocalRank::TakeMemory() {
+  // What an adopted process ended with is not known; its file tells whether it is whole.
+  const bool well = status_ && (status_->unknown || (status_->signal == 0 && status_->code == 0));
+  FileDescriptor memory = std::move(memory_);
+  return well ? std::move(memory) : FileDescriptor();
 }
 
 void LocalRank::Kill() {

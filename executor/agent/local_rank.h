@@ -25,6 +25,13 @@ namespace trainyard {
 // Not thread-safe.
 class LocalRank {
  public:
+  // From where it takes the state that an attempt before left in memory, and how much of this
+  // node's memory it may use for one that comes from another node.
+  struct StateSource {
+    std::string path;  // "": nothing here
+    int64_t room = 0;
+  };
+
   // Turns a waiting worker into this rank: its folder is renamed to `path`. Fails, and kills the
   // worker, when `path` exists already or its files cannot be written. A worker that cannot be told
   // its rank after that is killed, and the rank returned, with a Failure for its log.
@@ -32,6 +39,7 @@ class LocalRank {
                                                           const v1::Assignment& assignment,
                                                           WaitingWorker worker,
                                                           const std::string& device, int threads,
+                                                          const StateSource& source,
                                                           absl::Duration lease_until, Clock& clock);
 
   // A rank that never runs: a directory that holds only `events` and Exited.
@@ -70,8 +78,14 @@ class LocalRank {
   absl::Duration lease_until() const { return lease_ ? lease_->Life() : absl::ZeroDuration(); }
   absl::Duration fence_at() const { return lease_ ? lease_->Fence() : absl::ZeroDuration(); }
 
-  // SIGTERM: checkpoint and leave, within `grace` (zero: without a limit of ours).
+  // SIGTERM: save or keep the state and leave, within `grace` (zero: without a limit of ours).
   void Suspend(absl::Duration now, absl::Duration grace);
+  // Asks it to leave its state in memory when it is suspended: `wish` is what its file keep-state
+  // is to hold (run_directory.h). "" takes that back, which has no effect once it packs its state.
+  void SetKeepState(const std::string& wish);
+  bool keeps_state() const { return !keep_state_.empty(); }
+  // Of a rank that is gone: what it left in memory (KeptStates), unless it failed.
+  FileDescriptor TakeMemory();
   void Kill();
   // Kills it because the agent has no right, or no wish, to run anything. It is reported as ended
   // by its lease (kExitFenced), which is nobody's fault.
@@ -110,6 +124,7 @@ class LocalRank {
   Spool spool_;
   LogFile log_;
   std::optional<Process> process_;  // until it is gone
+  FileDescriptor memory_;           // its run::kStateDescriptor; of a worker of before: none
   std::optional<run::LeaseFile> lease_;
   std::optional<ExitStatus> status_;       // proven gone; Exited may still have to be written
   std::vector<v1::RankEvent> last_words_;  // the agent's own events, written before Exited
@@ -118,6 +133,7 @@ class LocalRank {
   bool killed_ = false;  // by Kill, rather than that it had ended before
   bool fenced_ = false;
   bool suspend_sent_ = false;
+  std::string keep_state_;  // what the file of that name holds; "": there is none
   bool retired_ = false;
   absl::Duration started_ = absl::ZeroDuration();
   absl::Duration suspend_deadline_ = absl::InfiniteDuration();

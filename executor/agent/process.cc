@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "executor/run/run_directory.h"
 #include "storage/base/process_stat.h"
 #include "storage/base/spawn.h"
 #include "storage/base/status.h"
@@ -102,7 +103,11 @@ absl::StatusOr<Process> Process::Spawn(const SpawnRequest& request) {
                                    O_WRONLY | O_CREAT | O_APPEND, 0600);
   posix_spawn_file_actions_adddup2(&settings.files, STDOUT_FILENO, STDERR_FILENO);
   posix_spawn_file_actions_addchdir_np(&settings.files, request.folder.c_str());
-  posix_spawn_file_actions_addclosefrom_np(&settings.files, 3);
+  if (request.state_fd >= 0) {
+    posix_spawn_file_actions_adddup2(&settings.files, request.state_fd, run::kStateDescriptor);
+  }
+  posix_spawn_file_actions_addclosefrom_np(
+      &settings.files, request.state_fd >= 0 ? run::kStateDescriptor + 1 : run::kStateDescriptor);
 
   std::vector<std::string> argv = {request.program};
   argv.insert(argv.end(), request.arguments.begin(), request.arguments.end());

@@ -41,14 +41,15 @@ struct SpawnRequest {
   std::vector<std::string> environment;  // "NAME=value", all of it
   std::string folder;                    // working directory
   int stdin_fd = -1;
+  int state_fd = -1;        // becomes run::kStateDescriptor; -1: there is none
   std::string output_path;  // stdout and stderr are appended there
 };
 
 // Movable; not thread-safe. Destroying it kills nothing.
 class Process {
  public:
-  // Starts the program in a session of its own, with no descriptors but 0, 1 and 2 and with default
-  // signal handling.
+  // Starts the program in a session of its own, with no descriptors but 0, 1, 2 and, if there is a
+  // state_fd, run::kStateDescriptor, and with default signal handling.
   static absl::StatusOr<Process> Spawn(const SpawnRequest& request);
 
   // One that an earlier agent started; kNotFound when it is gone.

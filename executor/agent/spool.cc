@@ -40,7 +40,7 @@ Spool::Spool(const run::RunDirectory& directory, v1::RankKey key)
   const auto size = std::filesystem::file_size(directory_.events_path(), error);
   if (!error && position.offset <= static_cast<int64_t>(size)) {
     acked_position_ = position;
-    has_begun_ = has_metrics_ = position.sequence > 0;
+    has_begun_ = has_restored_ = has_metrics_ = position.sequence > 0;
   }
   reader_ = run::EventReader(directory_.events_path(), acked_position_);
 }
@@ -61,6 +61,7 @@ absl::StatusOr<std::optional<v1::EventBatch>> Spool::NextBatch() {
                                                 event.sequence(),
                                                 " is an end that no agent wrote"));
       }
+      has_restored_ = has_restored_ || event.has_restored();
       has_metrics_ = has_metrics_ || event.has_metrics();
       sent.last = sent.last || event.has_exited();
       if (event.sequence() > acked_) *batch.add_events() = std::move(event);

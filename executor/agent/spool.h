@@ -47,8 +47,9 @@ class Spool {
   // Writes the `acked` file when it changed.
   absl::Status Save();
 
-  bool has_begun() const { return has_begun_; }      // the worker wrote its first event
-  bool has_metrics() const { return has_metrics_; }  // the worker made a step
+  bool has_begun() const { return has_begun_; }        // the worker wrote its first event
+  bool has_restored() const { return has_restored_; }  // it has the state that it goes on from
+  bool has_metrics() const { return has_metrics_; }    // the worker made a step
   // The log ends with Exited. Becomes false again when the server turns out to have stored later
   // events, which a crash of the machine took from the log: then AppendLast is due again.
   bool ended() const { return ended_; }
@@ -71,6 +72,7 @@ class Spool {
   int64_t sent_ = 0;  // the highest sequence that was sent in any session
   std::deque<Sent> in_flight_;
   bool has_begun_ = false;
+  bool has_restored_ = false;
   bool has_metrics_ = false;
   bool ended_ = false;
   bool end_written_ = false;  // Exited is in the log; else `ended_` says that nobody wants it

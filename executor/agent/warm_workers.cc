@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <spdlog/spdlog.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "executor/agent/log_file.h"
+#include "executor/run/run_directory.h"
 #include "executor/run/spin.h"
 #include "storage/base/ids.h"
 #include "storage/base/status.h"
@@ -91,6 +94,14 @@ absl::StatusOr<WaitingWorker> WarmWorkers::Start(const Standby& standby) {
   if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
   const FileDescriptor read_end(ends[0]);
   FileDescriptor write_end(ends[1]);
+  // Its successor opens it by way of this process, which must be readable for that.
+  FileDescriptor memory;
+  if (prctl(PR_GET_DUMPABLE) == 1) memory.Reset(memfd_create(run::kStateFileName, MFD_CLOEXEC));
+  if (!memory.valid() && !std::exchange(told_of_memory_, true)) {
+    spdlog::warn(
+        "jobs of this node that are resized write checkpoints: files in memory cannot be made, or "
+        "not be read by way of this process");
+  }
   std::vector<std::string> arguments = {"--standby"};
   if (!standby.device.empty()) {
     arguments.insert(arguments.end(),
@@ -101,12 +112,14 @@ absl::StatusOr<WaitingWorker> WarmWorkers::Start(const Standby& standby) {
                                                     .environment = WorkerEnvironment(environ),
                                                     .folder = folder,
                                                     .stdin_fd = read_end.get(),
+                                                    .state_fd = memory.get(),
                                                     .output_path = folder + "/log"});
   if (!process.ok()) {
     RemoveFolder(folder);
     return process.status();
   }
-  return WaitingWorker{standby, *std::move(process), std::move(write_end), folder};
+  return WaitingWorker{standby, *std::move(process), std::move(write_end), std::move(memory),
+                       folder};
 }
 
 absl::StatusOr<WaitingWorker> WarmWorkers::Take(const std::string& device) {

@@ -31,7 +31,8 @@ struct Standby {
 struct WaitingWorker {
   Standby standby;
   Process process;
-  FileDescriptor pipe;  // its stdin
+  FileDescriptor pipe;    // its stdin
+  FileDescriptor memory;  // its run::kStateDescriptor, if it has one
   std::string folder;
 };
 
@@ -74,6 +75,7 @@ class WarmWorkers {
     void Begin(absl::Duration now);
   };
   std::map<std::string, Pause> pauses_;  // by device
+  bool told_of_memory_ = false;          // that files in memory cannot be made
 };
 
 // The environment of a worker: the variables of ours that it needs, how long its threads spin

@@ -17,6 +17,7 @@ struct ChosenCheckpoint {
   Checkpoint checkpoint;
   std::vector<int64_t> damaged;       // steps of newer ones that could not be used
   std::vector<std::string> warnings;  // what was wrong with them
+  bool in_memory = false;             // where an attempt left it; no store has it
 };
 
 // The checkpoint `wanted`, or when it is missing or damaged the newest older one beside it that is

@@ -164,15 +164,69 @@ absl::StatusOr<std::string> CheckLinks(kernels::Device& device, const Gang& gang
   return DescribeLinks(rates, [&](int rank) { return gang.communicator().name(rank); });
 }
 
+// What an attempt before left in memory. Nothing if that is gone or cannot be used; rank 0 then
+// reports a warning that says why.
+absl::StatusOr<std::optional<ChosenCheckpoint>> FindInMemory(const Gang& gang,
+                                                             const RunRequest& request,
+                                                             const v1::JobSpec& spec,
+                                                             const data::Dataset& dataset,
+                                                             RunObserver& observer) {
+  if (!request.in_memory) return std::optional<ChosenCheckpoint>();
+  TY_ASSIGN_OR_RETURN(TakenState taken, TakeState(gang, *request.in_memory));
+  if (taken.checkpoint) {
+    const absl::Status fits = gang.Agree(CheckFits(*taken.checkpoint, spec, dataset));
+    if (fits.ok()) {
+      return ChosenCheckpoint{.checkpoint = *std::move(taken.checkpoint), .in_memory = true};
+    }
+    if (FaultOf(fits) == Fault::kGang) return fits;
+    taken.why_not = std::string(fits.message());
+  }
+  if (gang.leads()) {
+    TY_RETURN_IF_ERROR(WithStorageFault(observer.OnWarning(
+        absl::StrCat("the state of step ", request.in_memory->step,
+                     ", which was left in memory, cannot be used: ", taken.why_not,
+                     "; the steps since the newest checkpoint are made again"))));
+  }
+  return std::optional<ChosenCheckpoint>();
+}
+
+// Checks the weights that the job begins with, if they are another model's.
+absl::Status CheckStartOf(const v1::JobSpec& spec, const plan::Plan& plan,
+                          const data::Dataset& dataset) {
+  return spec.fine_tune().from().empty() ? absl::OkStatus() : CheckStart(spec, plan, dataset);
+}
+
 // The checkpoint that the run goes on from; none: it begins.
-absl::StatusOr<std::optional<ChosenCheckpoint>> FindStart(ObjectStore& store,
-                                                          const RunRequest& request,
-                                                          const v1::JobSpec& spec,
-                                                          const data::Dataset& dataset) {
-  if (!request.restore) return std::optional<ChosenCheckpoint>();
+absl::StatusOr<std::optional<ChosenCheckpoint>> FindStart(
+    const Gang& gang, ObjectStore& store, const RunRequest& request, const v1::JobSpec& spec,
+    const plan::Plan& plan, const data::Dataset& dataset, RunObserver& observer) {
+  TY_ASSIGN_OR_RETURN(std::optional<ChosenCheckpoint> in_memory,
+                      FindInMemory(gang, request, spec, dataset, observer));
+  if (in_memory) return in_memory;
+  if (!request.restore) {
+    if (request.in_memory) TY_RETURN_IF_ERROR(CheckStartOf(spec, plan, dataset));
+    return std::optional<ChosenCheckpoint>();
+  }
   TY_ASSIGN_OR_RETURN(ChosenCheckpoint chosen, ChooseCheckpoint(store, *request.restore, spec));
   TY_RETURN_IF_ERROR(CheckFits(chosen.checkpoint, spec, dataset));
   return std::optional<ChosenCheckpoint>(std::move(chosen));
+}
+
+// Puts the state that training goes on from into the arena.
+absl::Status Begin(Trainer& trainer, const std::optional<ChosenCheckpoint>& chosen,
+                   const Arithmetic& arithmetic, RunObserver& observer) {
+  if (chosen) {
+    const absl::Status restored = trainer.Restore(chosen->checkpoint);
+    // Another attempt may go on from a checkpoint, which is whole for all that this says.
+    const bool again = chosen->in_memory && absl::IsDataLoss(restored);
+    TY_RETURN_IF_ERROR(
+        WithStorageFault(again ? absl::UnavailableError(restored.message()) : restored));
+  } else {
+    TY_RETURN_IF_ERROR(trainer.Initialize());
+  }
+  const bool stored = chosen && !chosen->in_memory;
+  return WithStorageFault(observer.OnRestored(
+      trainer.steps_done(), stored ? chosen->checkpoint.uri : std::string(), arithmetic));
 }
 
 // All ranks begin with the same weights, and they are kept for later attempts.
@@ -190,7 +244,8 @@ absl::Status SettleStart(ObjectStore& store, const RunRequest& request, const Ga
 // Removes what was left behind that checkpoint, and tells what was wrong with newer ones.
 absl::Status SettleRestore(ObjectStore& store, const ChosenCheckpoint& chosen,
                            CheckpointWriter& checkpoints, RunObserver& observer) {
-  TY_RETURN_IF_ERROR(WithStorageFault(DeleteAbandoned(store, chosen.checkpoint)));
+  if (!chosen.in_memory)
+    TY_RETURN_IF_ERROR(WithStorageFault(DeleteAbandoned(store, chosen.checkpoint)));
   checkpoints.SetDamaged(chosen.damaged);
   for (const std::string& warning : chosen.warnings) {
     TY_RETURN_IF_ERROR(WithStorageFault(observer.OnWarning(warning)));
@@ -230,7 +285,7 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const Gang& ranks,
     TY_RETURN_IF_ERROR(WithStorageFault(store->DeleteStaged(request.checkpoint_root)));
   }
   TY_ASSIGN_OR_RETURN(std::optional<ChosenCheckpoint> chosen,
-                      FindStart(*store, request, spec, dataset));
+                      FindStart(ranks, *store, request, spec, plan, dataset, observer));
   TY_RETURN_IF_ERROR(CheckSameStart(ranks, spec, plan, dataset, chosen));
   const Arithmetic arithmetic = ArithmeticOf(device);
   TY_ASSIGN_OR_RETURN(const GangArithmetic computed,
@@ -260,14 +315,7 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const Gang& ranks,
   TY_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
                       Trainer::Create(*session, spec, groups));
   if (plan.parameters_sharded) evaluator.GatherBy(trainer->across());
-  if (chosen) {
-    TY_RETURN_IF_ERROR(WithStorageFault(trainer->Restore(chosen->checkpoint)));
-  } else {
-    TY_RETURN_IF_ERROR(trainer->Initialize());
-  }
-  TY_RETURN_IF_ERROR(WithStorageFault(observer.OnRestored(
-      trainer->steps_done(), chosen ? chosen->checkpoint.uri : std::string(), arithmetic)));
-
+  TY_RETURN_IF_ERROR(Begin(*trainer, chosen, arithmetic, observer));
   CheckpointWriter checkpoints(
       *store, MakeIdentity(request, spec, dataset, plan, computed.arithmetic), plan, observer,
       [&device](size_t bytes) { return device.AllocateHost(bytes); });
@@ -279,6 +327,7 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const Gang& ranks,
     if (chosen) TY_RETURN_IF_ERROR(SettleRestore(*store, *chosen, checkpoints, observer));
     TY_RETURN_IF_ERROR(TellGang(computed, chosen, of_links, observer));
   }
+  const bool from_memory = chosen && chosen->in_memory;
   chosen.reset();
   Steps steps({.device = device,
                .gang = gang,
@@ -294,7 +343,10 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const Gang& ranks,
                .checkpoints = checkpoints,
                .observer = observer,
                .checkpoint_root = request.checkpoint_root,
-               .loader_threads = threads},
+               .loader_threads = threads,
+               .from_memory = from_memory,
+               .room_for_state = request.room_for_state,
+               .keep_patience = request.keep_patience},
               state);
   const absl::StatusOr<RunResult> result = steps.Run(stop);
   if (!result.ok()) {
@@ -330,8 +382,9 @@ absl::StatusOr<RunResult> RunRank(kernels::Device& device, const Gang& gang,
     plan = plan::BuildPlan(for_any, (*dataset)->facts(), gang.rank());
   }
   if (!plan.ok()) return WithSpecFault(plan.status());
-  if (!request.restore && !spec->fine_tune().from().empty()) {
-    TY_RETURN_IF_ERROR(CheckStart(*spec, *plan, **dataset));
+  // Of a job that goes on those weights need not be there any more.
+  if (!request.restore && !request.in_memory) {
+    TY_RETURN_IF_ERROR(CheckStartOf(*spec, *plan, **dataset));
   }
   TY_RETURN_IF_ERROR(WithStorageFault(observer.OnStarted(*spec, *plan)));
   return RunPlan(device, gang, request, *spec, **dataset, *plan, observer, stop);

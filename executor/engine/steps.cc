@@ -16,8 +16,8 @@
 namespace trainyard::engine {
 namespace {
 
-// What ranks ask each other for before a step.
-constexpr uint8_t kStop = 1, kReportRanks = 2;
+// What ranks ask each other for before a step, beside what kept_state.h has.
+constexpr uint8_t kReportRanks = 2;
 
 // So often at most the ranks tell what they measured: it costs as little however short a step is.
 constexpr absl::Duration kRanksEvery = absl::Milliseconds(500);
@@ -80,6 +80,8 @@ bool Steps::EvaluatesAfter(int64_t step) const {
 }
 
 bool Steps::SavesAfter(int64_t step) const {
+  // Where it went on from memory no checkpoint holds that state: one is written beside training.
+  if (p_.from_memory && step == first_step_) return true;
   const int64_t every = p_.spec.checkpoint().every_steps();
   return every > 0 && step % every == 0;
 }
@@ -98,11 +100,13 @@ absl::StatusOr<RunResult> Steps::Run(const std::atomic<bool>& stop) {
   while (evaluates_first || !Over()) {
     const bool again = std::exchange(evaluates_first, false);
     if (!again) {
-      TY_ASSIGN_OR_RETURN(const uint8_t wishes, p_.gang.AnyOf(Wishes(stop)));
-      stopping_ = (wishes & kStop) != 0;
-      reports_ranks_ = (wishes & kReportRanks) != 0;
+      TY_ASSIGN_OR_RETURN(wishes_, p_.gang.AnyOf(Wishes(stop)));
+      if ((wishes_ & kAskedToKeep) != 0) keep_asked_ = std::min(keep_asked_, absl::Now());
+      stopping_ = (wishes_ & kStop) != 0;
+      reports_ranks_ = (wishes_ & kReportRanks) != 0;
       if (stopping_ && p_.trainer.on_their_way() == 0) {
-        const absl::StatusOr<RunResult> suspended = Suspend(done() == restored);
+        const bool nothing_new = done() == restored && !p_.from_memory;
+        const absl::StatusOr<RunResult> suspended = Suspend(nothing_new);
         // If the checkpoint is refused because the model is not finite, the run goes on as if
         // nobody had asked it to stop: the next steps are not finite either, and what becomes of
         // that must not depend on where a run is stopped.
@@ -180,7 +184,13 @@ uint8_t Steps::Wishes(bool stop) const {
   const bool due = next == first_step_ || next == p_.plan.total_steps ||
                    absl::Now() - ranks_reported_ >= kRanksEvery;
   const bool ranks = !p_.gang.alone() && p_.gang.leads() && due && ReportsAfter(next);
-  return (stop ? kStop : 0) | (ranks ? kReportRanks : 0);
+  const bool impatient = absl::Now() - keep_asked_ > p_.keep_patience;
+  return (ranks ? kReportRanks : 0) |
+         WishToLeave(p_.gang.leads(), stop, stop ? Room() : std::nullopt, wishes_, impatient);
+}
+
+std::optional<RoomForState> Steps::Room() const {
+  return p_.room_for_state == nullptr || keep_failed_ ? std::nullopt : p_.room_for_state();
 }
 
 absl::StatusOr<std::map<std::string, double>> Steps::ReportRanks() {
@@ -352,12 +362,16 @@ absl::Status Steps::Save(const CheckpointWriter::Purpose& purpose) {
   return SaveAndServe(purpose);
 }
 
-absl::Status Steps::SaveAndServe(const CheckpointWriter::Purpose& purpose) {
+CheckpointContent Steps::Content() const {
   CheckpointContent content{.step = done(), .run = run_};
   content.run.loss_scale = p_.trainer.loss_scale();
   if (evaluated_step_ == done()) content.metrics = metrics_;
+  return content;
+}
+
+absl::Status Steps::SaveAndServe(const CheckpointWriter::Purpose& purpose) {
   const absl::Status saved =
-      WithStorageFault(p_.checkpoints.Save(std::move(content), purpose, [&](Snapshot& snapshot) {
+      WithStorageFault(p_.checkpoints.Save(Content(), purpose, [&](Snapshot& snapshot) {
         return purpose.last ? p_.trainer.LendTo(snapshot) : p_.trainer.CopyTo(snapshot);
       }));
   if (purpose.last) p_.checkpoints.AwaitWritten();
@@ -377,8 +391,42 @@ absl::Status Steps::SaveNow(const CheckpointWriter::Purpose& purpose) {
 
 // What was just restored, and the state before the first step, need no checkpoint of their own.
 absl::StatusOr<RunResult> Steps::Suspend(bool nothing_new) {
+  if (!nothing_new) {
+    TY_ASSIGN_OR_RETURN(const bool kept, KeepState());
+    if (kept) return RunResult{.suspended = true, .step = done(), .kept = true};
+  }
   TY_RETURN_IF_ERROR(nothing_new ? AwaitSaved() : SaveNow({.needed = true, .last = true}));
   return RunResult{.suspended = true, .step = done()};
+}
+
+absl::StatusOr<bool> Steps::KeepState() {
+  const std::optional<RoomForState> room = Room();
+  TY_ASSIGN_OR_RETURN(const int64_t wished, p_.gang.OfLeader(int64_t{room.has_value()}));
+  // Whether this step stays among the best is known only once its checkpoint is written.
+  if (wished == 0 || (entered_ && entered_->step == done())) return false;
+  TY_RETURN_IF_ERROR(p_.trainer.AwaitParameters());
+  TY_RETURN_IF_ERROR(RevertUnwrittenBest());
+  TY_ASSIGN_OR_RETURN(const Keeper keeper, FindKeeper(p_.gang, room));
+  absl::Status left = absl::ResourceExhaustedError("no node that stays has memory for it");
+  if (keeper.rank >= 0) {
+    absl::Status packed;
+    if (p_.gang.leads()) {
+      packed = WithStorageFault(
+          p_.checkpoints.Pack(Content(), room->fd, std::min(room->bytes, keeper.bytes),
+                              [&](Snapshot& snapshot) { return p_.trainer.LendTo(snapshot); }));
+    }
+    const absl::Status served = p_.trainer.ServeState();
+    // Rank 0 may wait for what this rank could not give.
+    if (!p_.gang.leads() && !served.ok()) return served;
+    left = LeaveState(p_.gang, room, keeper.rank, packed.ok() ? served : packed);
+  }
+  if (left.ok()) return true;
+  if (FaultOf(left) == Fault::kGang) return left;
+  keep_failed_ = true;
+  if (!p_.gang.leads()) return false;
+  TY_RETURN_IF_ERROR(WithStorageFault(p_.observer.OnNotice(absl::StrCat(
+      "writes a checkpoint, since its state cannot be left in memory: ", left.message()))));
+  return false;
 }
 
 }  // namespace trainyard::engine

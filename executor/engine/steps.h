@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -56,6 +57,9 @@ class Steps {
     RunObserver& observer;
     std::string checkpoint_root;
     int64_t loader_threads = 1;
+    bool from_memory = false;  // the run goes on from a state that no checkpoint holds
+    std::function<std::optional<RoomForState>()> room_for_state;  // as RunRequest has it
+    absl::Duration keep_patience;                                 // likewise
   };
   Steps(const Parts& parts, RunState run) : p_(parts), run_(std::move(run)) {}
 
@@ -90,6 +94,8 @@ class Steps {
   bool ReportsAfter(int64_t step) const;
   // What this rank asks all ranks for before the next step, as bits.
   uint8_t Wishes(bool stop) const;
+  // Where this rank is to leave the state in memory, if it was told to.
+  std::optional<RoomForState> Room() const;
   // What all ranks measured since it was called last, at rank 0; it tells of a straggler. Every
   // rank calls it after the same steps.
   absl::StatusOr<std::map<std::string, double>> ReportRanks();
@@ -112,6 +118,8 @@ class Steps {
                                 const std::map<std::string, double>& values) const;
   // Rank 0 writes; every rank makes the same calls, since each has a share of what is written.
   absl::Status Save(const CheckpointWriter::Purpose& purpose);
+  // Rank 0: what goes into a checkpoint beside the tensors.
+  CheckpointContent Content() const;
   // Rank 0: with the optimizer state of `state` where it is sharded; null: that of all ranks.
   absl::Status SaveAndServe(const CheckpointWriter::Purpose& purpose);
   // Waits until rank 0 has written all, having saved once more or not; returns on every rank how
@@ -119,6 +127,9 @@ class Steps {
   absl::Status SaveNow(const CheckpointWriter::Purpose& purpose);
   absl::Status AwaitSaved();
   absl::StatusOr<RunResult> Suspend(bool nothing_new);
+  // Leaves the state in memory, on all ranks or none; false: nobody asked for that, or it cannot
+  // be.
+  absl::StatusOr<bool> KeepState();
 
   // Handles the step after done(), which was not finite: fails or rolls back, as
   // training.on_non_finite says.
@@ -157,7 +168,10 @@ class Steps {
   absl::Time ranks_reported_ = absl::InfinitePast();
   StragglerWatch stragglers_;
   bool stopping_ = false;
-  int64_t first_step_ = 0;     // of this attempt
+  uint8_t wishes_ = 0;                              // of all ranks, before the newest step
+  absl::Time keep_asked_ = absl::InfiniteFuture();  // when a rank was first told to keep the state
+  bool keep_failed_ = false;                        // it is not tried again
+  int64_t first_step_ = 0;                          // of this attempt
   absl::Status failed_ahead_;  // the failure of EnqueueAhead, which the next step returns
   struct Entered {
     int64_t step = 0;

@@ -15,11 +15,20 @@
 //   acked            "sequence offset state": up to where in events.log the server stored the
 //                    events; written lazily, may lag behind; state: open, done (the last one is
 //                    stored), refused (the server takes no more)
+//   keep-state       the agent asks, before SIGTERM, that the job's state be left in memory rather
+//                    than in a checkpoint, and how many bytes it may have on this node. "BYTES
+//                    here": the next attempt runs on this node, too, which may keep the state.
+//                    "BYTES elsewhere": it does not, but runs on another node of this gang, to
+//                    which the state is to be sent
 //   reserve          space for the last events on a full disk; removed once they are written
 //   log, log.1       stdout and stderr of the worker, rotated by copying and truncating
 //   log.start        how many bytes the worker wrote before those of log.1, and before those of log
 //
-// Signals to a worker: SIGTERM: checkpoint and leave (SUSPEND). SIGKILL: everything else.
+// Signals to a worker: SIGTERM: save or keep the state and leave (SUSPEND). SIGKILL: everything
+// else.
+//
+// Descriptor 3 of a worker is a file in memory, which the agent has, too: where it leaves its state
+// if it is asked to (keep-state).
 
 #include <string>
 
@@ -44,6 +53,7 @@ class RunDirectory {
   std::string lease_path() const { return path_ + "/lease"; }
   std::string pid_path() const { return path_ + "/pid"; }
   std::string acked_path() const { return path_ + "/acked"; }
+  std::string keep_state_path() const { return path_ + "/keep-state"; }
   std::string log_path() const { return path_ + "/log"; }
   // Space that the agent gives back when the disk is too full to say how the rank ended.
   std::string reserve_path() const { return path_ + "/reserve"; }
@@ -95,8 +105,12 @@ class LeaseFile {
   bool one_time_ = false;
 };
 
+// The descriptor of the file in memory, which has this name in /proc.
+inline constexpr int kStateDescriptor = 3;
+inline constexpr char kStateFileName[] = "trainyard-state";
+
 // Exit codes of trainyard-worker; also in its --help and README.
-inline constexpr int kExitDone = 0;       // finished, or suspended with a checkpoint
+inline constexpr int kExitDone = 0;       // finished, or suspended: its state is saved or kept
 inline constexpr int kExitUsage = 64;     // wrong command line, spec or unimplemented field
 inline constexpr int kExitData = 65;      // data missing or malformed
 inline constexpr int kExitInternal = 70;  // a defect

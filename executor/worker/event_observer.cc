@@ -22,6 +22,7 @@ absl::Status EventObserver::OnStarted(const v1::JobSpec&, const plan::Plan& plan
 
 absl::Status EventObserver::OnRestored(int64_t step, const std::string& uri,
                                        const Arithmetic& arithmetic) {
+  if (step > 0) spdlog::info("goes on from step {}, {}", step, uri.empty() ? "in memory" : uri);
   v1::RankEvent event;
   event.mutable_restored()->set_step(step);
   event.mutable_restored()->set_uri(uri);
@@ -57,11 +58,13 @@ absl::Status EventObserver::OnWarning(const std::string& message) {
 }
 
 absl::Status EventObserver::OnFinished(const engine::RunResult& result) {
+  if (result.kept) spdlog::info("leaves its state of step {} in memory", result.step);
   v1::RankEvent event;
   event.mutable_finished()->set_outcome(result.suspended ? v1::RankEvent::Finished::SUSPENDED
                                                          : v1::RankEvent::Finished::SUCCEEDED);
   event.mutable_finished()->set_step(result.step);
   event.mutable_finished()->set_reason(result.reason);
+  event.mutable_finished()->set_kept(result.kept);
   return events_.Append(std::move(event));
 }
 

@@ -50,7 +50,7 @@ v1::Failure FailureOf(const absl::Status& status) {
 
 std::string ExitCodesText() {
   return "Exit codes:\n"
-         "   0  finished, or stopped with a checkpoint\n"
+         "   0  finished, or stopped: its state is saved or kept\n"
          "  64  wrong command line or spec, or a field that is not built yet\n"
          "  65  data missing or malformed\n"
          "  70  a defect of Trainyard\n"

@@ -1,9 +1,18 @@
 #include "executor/worker/rank.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
+#include <optional>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "executor/engine/fault.h"
 #include "executor/engine/gang.h"
 #include "executor/engine/parallel/rendezvous.h"
@@ -16,6 +25,7 @@
 #include "executor/worker/open_device.h"
 #include "executor/worker/stop_signal.h"
 #include "storage/base/clock.h"
+#include "storage/base/file.h"
 #include "storage/base/status.h"
 
 namespace trainyard::worker {
@@ -32,6 +42,36 @@ engine::RunRequest RequestOf(const v1::Assignment& assignment, int threads) {
   request.attempt = assignment.key().attempt();
   request.threads = threads;
   return request;
+}
+
+// Where the agent asks for the state, now; nothing: it does not.
+std::optional<engine::RoomForState> ReadRoomForState(const run::RunDirectory& directory) {
+  const absl::StatusOr<std::string> text = ReadFile(directory.keep_state_path(), 100);
+  if (!text.ok()) return std::nullopt;
+  const std::vector<std::string> words = absl::StrSplit(*text, ' ');
+  engine::RoomForState room{.fd = run::kStateDescriptor};
+  if (words.size() != 2 || !absl::SimpleAtoi(words[0], &room.bytes) || room.bytes <= 0) {
+    return std::nullopt;
+  }
+  room.stays = words[1] == "here";
+  return room;
+}
+
+// The file in memory at `path`, if it is one: the descriptor may be of another file by now.
+FileDescriptor OpenState(const std::string& path) {
+  if (path.empty()) return {};
+  FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file.valid()) {
+    spdlog::warn("{}", std::string(ErrnoStatus(errno, path).message()));
+    return {};
+  }
+  char target[64] = {};
+  const std::string link = absl::StrCat("/proc/self/fd/", file.get());
+  const ssize_t length = readlink(link.c_str(), target, sizeof(target));
+  const std::string expected = absl::StrCat("/memfd:", run::kStateFileName);
+  if (length > 0 && absl::StartsWith(absl::string_view(target, length), expected)) return file;
+  spdlog::warn("{}: is no state in memory any more", path);
+  return {};
 }
 
 absl::StatusOr<std::unique_ptr<engine::Communicator>> MeetGang(const v1::Assignment& assignment) {
@@ -55,15 +95,20 @@ absl::StatusOr<std::unique_ptr<engine::Communicator>> MeetGang(const v1::Assignm
       .rank = key.rank(),
       .addresses = {assignment.rank_addresses().begin(), assignment.rank_addresses().end()},
       .secret = assignment.rendezvous_secret(),
-      .version = absl::StrCat("trainyard ", TRAINYARD_VERSION, ", attempt ", key.attempt(), " of ",
-                              key.job_uid())};
+      // Whether there is a state in memory all must have been told alike.
+      .version = absl::StrCat(
+          "trainyard ", TRAINYARD_VERSION, ", attempt ", key.attempt(), " of ", key.job_uid(),
+          assignment.kept().step() > 0
+              ? absl::StrCat(" from step ", assignment.kept().step(), " in memory")
+              : "")};
   engine::SetBounds(assignment.spec().parallel(), rendezvous);
   return engine::Meet(std::move(rendezvous));
 }
 
 absl::Status Train(const RankOptions& options, const run::RunDirectory& directory,
                    const v1::Assignment& assignment, run::EventWriter& events,
-                   const LeaseWatchdog& lease, std::unique_ptr<kernels::Device> device) {
+                   const LeaseWatchdog& lease, FileDescriptor kept_state,
+                   std::unique_ptr<kernels::Device> device) {
   std::unique_ptr<engine::Communicator> gang;
   if (assignment.world_size() > 1) {
     TY_ASSIGN_OR_FAULT(engine::Fault::kGang, gang, MeetGang(assignment));
@@ -77,6 +122,12 @@ absl::Status Train(const RankOptions& options, const run::RunDirectory& director
   EventObserver observer(events, directory, lease, device->Description());
   engine::RunRequest request = RequestOf(assignment, options.threads);
   request.communicator = gang.get();
+  if (assignment.kept().step() > 0) {
+    request.in_memory = {.step = assignment.kept().step(),
+                         .take = [&kept_state] { return std::move(kept_state); },
+                         .room = options.kept_state_room};
+  }
+  request.room_for_state = [&directory] { return ReadRoomForState(directory); };
   return engine::Run(*device, request, observer, StopWish()).status();
 }
 
@@ -100,9 +151,11 @@ int RunRank(const RankOptions& options, std::unique_ptr<kernels::Device> ready) 
     return run::kExitStorage;
   }
   if (assignment->wish() == v1::Assignment::SUSPEND) WishStop();
+  // Now, since the agent lets go of it some day.
+  FileDescriptor kept_state = OpenState(options.kept_state);
 
-  const absl::Status status =
-      Train(options, directory, *assignment, **events, **watchdog, std::move(ready));
+  const absl::Status status = Train(options, directory, *assignment, **events, **watchdog,
+                                    std::move(kept_state), std::move(ready));
   if (status.ok()) return run::kExitDone;
   spdlog::error("{}", std::string(status.message()));
   v1::RankEvent event;

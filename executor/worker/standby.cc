@@ -52,7 +52,9 @@ absl::StatusOr<RankOptions> ParseStandbyLine(const std::string& line) {
     const nlohmann::json json = nlohmann::json::parse(line);
     return RankOptions{.run_directory = json.at("run_dir").get<std::string>(),
                        .device = json.at("device").get<std::string>(),
-                       .threads = json.at("threads").get<int>()};
+                       .threads = json.at("threads").get<int>(),
+                       .kept_state = json.value("kept_state", ""),
+                       .kept_state_room = json.value("kept_state_room", int64_t{0})};
   } catch (const nlohmann::json::exception& e) {
     return absl::InvalidArgumentError(absl::StrCat("'", line, "': ", e.what()));
   }

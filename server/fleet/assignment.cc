@@ -17,6 +17,18 @@ namespace {
 constexpr int kFirstPort = 29400;  // of an agent that says none
 constexpr int kLastPort = 65535;
 
+v1::Assignment::KeepState WishOf(StateStays stays) {
+  switch (stays) {
+    case StateStays::kHere:
+      return v1::Assignment::HERE;
+    case StateStays::kElsewhere:
+      return v1::Assignment::ELSEWHERE;
+    case StateStays::kInCheckpoint:
+      break;
+  }
+  return v1::Assignment::KEEP_STATE_UNSPECIFIED;
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> RankAddress(absl::string_view address, int64_t slot) {
@@ -88,11 +100,16 @@ absl::StatusOr<v1::Assignment> MakeAssignment(const DesiredRank& desired, const 
   if (desired.attempt.world_size > 1) {
     assignment.set_rendezvous_secret(RendezvousSecret(desired.attempt));
   }
+  if (const KeptState kept = KeptStateFor(desired.job, desired.attempt); kept.step > 0) {
+    assignment.mutable_kept()->set_attempt(kept.attempt);
+    assignment.mutable_kept()->set_step(kept.step);
+  }
   assignment.set_wish(desired.suspend ? v1::Assignment::SUSPEND : v1::Assignment::RUN);
   if (desired.suspend) {
     const absl::Duration left =
         std::clamp(desired.suspend_deadline - now, absl::ZeroDuration(), absl::Hours(24));
     assignment.set_grace_ms(absl::ToInt64Milliseconds(left));
+    assignment.set_keep_state(WishOf(StateStaysFor(desired.job, desired.attempt, desired.rank)));
   }
   return assignment;
 }
@@ -100,10 +117,12 @@ absl::StatusOr<v1::Assignment> MakeAssignment(const DesiredRank& desired, const 
 std::string DesiredFingerprint(const std::vector<DesiredRank>& desired) {
   std::vector<std::string> parts;
   for (const DesiredRank& rank : desired) {
-    parts.push_back(absl::StrCat(rank.rank.id.job_uid, "/", rank.rank.id.attempt, "/",
-                                 rank.rank.id.rank, "/", rank.rank.claim.token, "/",
-                                 rank.suspend ? "suspend" : "run", "/",
-                                 rank.suspend ? absl::ToUnixMillis(rank.suspend_deadline) : 0));
+    parts.push_back(
+        absl::StrCat(rank.rank.id.job_uid, "/", rank.rank.id.attempt, "/", rank.rank.id.rank, "/",
+                     rank.rank.claim.token, "/", rank.suspend ? "suspend" : "run",
+                     rank.suspend ? WishOf(StateStaysFor(rank.job, rank.attempt, rank.rank))
+                                  : v1::Assignment::KEEP_STATE_UNSPECIFIED,
+                     "/", rank.suspend ? absl::ToUnixMillis(rank.suspend_deadline) : 0));
   }
   std::sort(parts.begin(), parts.end());
   return absl::StrJoin(parts, "\n");

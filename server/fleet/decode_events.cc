@@ -238,7 +238,8 @@ absl::StatusOr<RankEventRecord> DecodeEvent(const v1::RankEvent& event, const Ra
       record.what = RankFinished{
           .suspended = event.finished().outcome() == v1::RankEvent::Finished::SUSPENDED,
           .step = event.finished().step(),
-          .reason = Readable(event.finished().reason())};
+          .reason = Readable(event.finished().reason()),
+          .kept = event.finished().kept()};
       break;
     case v1::RankEvent::kExited:
       record.what = RankExited{.exit_code = event.exited().exit_code(),

@@ -224,7 +224,8 @@ bool Elastic::MakeRoom(const JobRecord& job) {
 
 // Ranks of the gang, no more than it may lose. First those whose slots are in `pool` and serve
 // `demand`, which all do if `pool` is empty; of these those that are beyond the whole groups of
-// their node, then those on the nodes where the gang has fewest.
+// their node, then those on the nodes where the gang has fewest. The node of its rank 0 stays if it
+// can: the state is left in its memory, and need not be sent to another one.
 Elastic::Gift Elastic::ThatCouldGo(Gang& gang, const SlotDemand& demand,
                                    const SlotTable::Pool& pool) const {
   std::map<std::string, int> on_node;
@@ -249,7 +250,10 @@ Elastic::Gift Elastic::ThatCouldGo(Gang& gang, const SlotDemand& demand,
     const bool whole_a = place[a] < has_a / group * group,
                whole_b = place[b] < has_b / group * group;
     const bool not_a = !serves[a], not_b = !serves[b];
-    return std::tie(not_a, whole_a, has_a, of_b, b) < std::tie(not_b, whole_b, has_b, of_a, a);
+    const std::string& first = gang.attempt->ranks.front().node;
+    const bool first_a = of_a == first, first_b = of_b == first;
+    return std::tie(not_a, whole_a, has_a, first_a, of_b, b) <
+           std::tie(not_b, whole_b, has_b, first_b, of_a, a);
   });
   const int surplus = static_cast<int>(gang.ranks.size()) - LeastOf(*gang.job);
   ranks.resize(std::max(0, surplus));

@@ -3,9 +3,10 @@
 // Jobs that run on any number of slots within a range: what a pass gives them beyond their minimum,
 // and what it takes back for jobs that wait. Pure.
 //
-// A resize ends an attempt and begins another, which costs a checkpoint and a start. So a job that
-// waits is served by as few resizes as can be, and a job grows only after slots have been of use to
-// nobody else for a while, seldom, and where it has run for long against what a start takes.
+// A resize ends an attempt and begins another, which costs a start, and perhaps a checkpoint. So a
+// job that waits is served by as few resizes as can be, and a job grows only after slots have been
+// of use to nobody else for a while, seldom, and where it has run for long against what a start
+// takes.
 
 #include <optional>
 #include <set>

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "storage/base/status.h"
+#include "storage/postgres/json_columns.h"
 #include "storage/postgres/queries.inc.h"
 #include "storage/postgres/rows.h"
 #include "storage/postgres/writes.h"
@@ -236,6 +237,7 @@ absl::StatusOr<std::vector<absl::StatusOr<AppendResult>>> EventGroup::Append() {
   }
   // Jobs are written last: the rows of ranks are fenced by their job in `jobs`, which a job that
   // ends leaves.
+  for (const JobAtWork* one : touched) WriteSlots(transaction_, one->before, one->change.job);
   TY_RETURN_IF_ERROR(WriteJobs(kUpdateJobs, living));
   TY_RETURN_IF_ERROR(WriteJobs(kEndJobs, ending));
   GiveItems(answers);

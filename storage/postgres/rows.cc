@@ -6,6 +6,7 @@
 
 #include "nlohmann/json.hpp"
 #include "storage/base/status.h"
+#include "storage/postgres/json_columns.h"
 #include "storage/postgres/metric_rows.h"
 #include "storage/records/change.h"
 
@@ -47,33 +48,6 @@ std::map<std::string, std::string> MapOf(const std::string& json) {
 
 std::map<std::string, double> ValuesOf(const Json& json) {
   return json.get<std::map<std::string, double>>();
-}
-
-std::optional<FailureRecord> FailureOf(const pqxx::row& row) {
-  if (row["failure"].is_null()) return std::nullopt;
-  const Json json = Json::parse(row["failure"].c_str());
-  return FailureRecord{.category = json.at("category"),
-                       .message = json.at("message"),
-                       .retryable = json.at("retryable"),
-                       .rank = json.at("rank"),
-                       .node = json.at("node"),
-                       .rolled_back = json.value("rolled_back", false),  // absent in older rows
-                       .had_restored = json.value("had_restored", false),
-                       .counted = json.value("counted", false)};
-}
-
-// What ResizeJson wrote.
-std::optional<ResizeRecord> ResizeOf(const pqxx::row& row) {
-  if (row["resize"].is_null()) return std::nullopt;
-  const Json json = Json::parse(row["resize"].c_str());
-  ResizeRecord resize{.attempt = json.at("attempt")};
-  for (const Json& rank : json.at("ranks")) {
-    resize.ranks.push_back({rank.at("node"), rank.at("slots").get<std::vector<int>>()});
-  }
-  for (const Json& time : json.at("growths")) {
-    resize.growths.push_back(absl::FromUnixMicros(time.get<int64_t>()));
-  }
-  return resize;
 }
 
 // What HealthJson wrote.
@@ -119,7 +93,7 @@ RankRecord RankOf(const pqxx::row& row) {
   const std::string outcome = TextOf(row, "outcome");
   rank.outcome = NameOf(ParseRankOutcome(outcome), outcome);
   rank.acked_sequence = row["acked_sequence"].as<int64_t>();
-  rank.failure = FailureOf(row);
+  rank.failure = FailureIn(row["failure"]);
   rank.gone_time = TimeOf(row, "gone_time");
   return rank;
 }
@@ -223,7 +197,7 @@ JobRecord JobOf(const pqxx::row& row) {
   job.slot_step = row["slot_step"].as<int>();
   job.min_slots = row["min_slots"].as<int>();
   job.max_slots = std::max(row["max_slots"].as<int>(), row["most_slots"].as<int>());
-  job.resize = ResizeOf(row);
+  job.resize = ResizeIn(row["resize"]);
   job.device = TextOf(row, "device");
   job.bytes_per_slot = row["bytes_per_slot"].as<int64_t>();
   job.total_steps = row["total_steps"].as<int64_t>();
@@ -243,7 +217,7 @@ JobRecord JobOf(const pqxx::row& row) {
   job.start_time = TimeOf(row, "start_time");
   job.end_time = TimeOf(row, "end_time");
   job.suspend_deadline = TimeOf(row, "suspend_deadline", absl::InfiniteFuture());
-  job.failure = FailureOf(row);
+  job.failure = FailureIn(row["failure"]);
   job.newest_checkpoint_uri = TextOf(row, "newest_checkpoint_uri");
   job.losses = row["losses"].as<int>();
   job.avoid_node = TextOf(row, "avoid_node");
@@ -401,29 +375,6 @@ CheckpointRecord CheckpointOf(const pqxx::row& row) {
           .final = row["final"].as<bool>(),
           .create_time = TimeOf(row, "create_time"),
           .metrics = ValuesOf(Json::parse(row["metrics"].c_str()))};
-}
-
-std::optional<std::string> FailureJson(const std::optional<FailureRecord>& failure) {
-  if (!failure.has_value()) return std::nullopt;
-  return Json{{"category", failure->category},
-              {"message", failure->message},
-              {"retryable", failure->retryable},
-              {"rolled_back", failure->rolled_back},
-              {"had_restored", failure->had_restored},
-              {"counted", failure->counted},
-              {"rank", failure->rank},
-              {"node", failure->node}}
-      .dump();
-}
-
-std::optional<std::string> ResizeJson(const std::optional<ResizeRecord>& resize) {
-  if (!resize.has_value()) return std::nullopt;
-  Json ranks = Json::array(), growths = Json::array();
-  for (const RankSlots& rank : resize->ranks) {
-    ranks.push_back({{"node", rank.node}, {"slots", rank.slots}});
-  }
-  for (const absl::Time time : resize->growths) growths.push_back(absl::ToUnixMicros(time));
-  return Json{{"attempt", resize->attempt}, {"ranks", ranks}, {"growths", growths}}.dump();
 }
 
 std::string MapJson(const std::map<std::string, std::string>& map) { return Json(map).dump(); }

@@ -31,8 +31,6 @@ NodeReport ReportOf(const pqxx::row& row);  // without `usage`
 MetricRow MetricRowOf(const pqxx::row& row);
 CheckpointRecord CheckpointOf(const pqxx::row& row);
 
-std::optional<std::string> FailureJson(const std::optional<FailureRecord>& failure);
-std::optional<std::string> ResizeJson(const std::optional<ResizeRecord>& resize);
 std::string MapJson(const std::map<std::string, std::string>& map);
 std::string MapJson(const std::map<std::string, double>& map);  // of finite values
 std::string SlotsJson(const std::vector<SlotRecord>& slots);

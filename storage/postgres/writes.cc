@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "storage/base/status.h"
+#include "storage/postgres/json_columns.h"
 #include "storage/postgres/metric_writes.h"
 #include "storage/postgres/queries.inc.h"
 #include "storage/postgres/rows.h"
@@ -157,13 +158,22 @@ absl::Status RequireJob(Transaction& transaction, const std::string& uid) {
   return absl::NotFoundError(absl::StrCat("the job with uid ", uid, " does not exist"));
 }
 
+void WriteSlots(Transaction& transaction, const JobRecord& before, const JobRecord& job) {
+  const bool changed = job.min_slots != before.min_slots || job.max_slots != before.max_slots ||
+                       job.resize != before.resize;
+  if (!changed) return;
+  transaction.Run(kUpdateSlots,
+                  Params(job.uid, job.min_slots, StoredMaxSlots(job), job.bytes_per_slot,
+                         ResizeJson(job.resize), job.slot_step, StoredMostSlots(job)));
+}
+
 absl::StatusOr<int64_t> WriteJob(Transaction& transaction, const JobRecord& before,
                                  const JobChange& change) {
   const JobRecord& job = change.job;
   const int64_t items = ItemsIn(change.feed);
-  const Query& query = IsTerminal(job.state)      ? kEndJob
-                       : IsTerminal(before.state) ? kReviveJob
-                                                  : kUpdateJob;
+  const bool revives = IsTerminal(before.state);
+  if (!revives) WriteSlots(transaction, before, job);
+  const Query& query = IsTerminal(job.state) ? kEndJob : revives ? kReviveJob : kUpdateJob;
   const pqxx::result written = transaction.Run(
       query,
       Params(job.uid, before.version, before.attempt, JobStateName(job.state), job.reason.code,
@@ -174,13 +184,7 @@ absl::StatusOr<int64_t> WriteJob(Transaction& transaction, const JobRecord& befo
   if (written.size() != 1) {
     return absl::AbortedError(absl::StrCat("job ", job.job_id, " changed under its lock"));
   }
-  const bool resized = job.min_slots != before.min_slots || job.max_slots != before.max_slots ||
-                       job.resize != before.resize;
-  if (resized) {
-    transaction.Run(kUpdateSlots,
-                    Params(job.uid, job.min_slots, StoredMaxSlots(job), job.bytes_per_slot,
-                           ResizeJson(job.resize), job.slot_step, StoredMostSlots(job)));
-  }
+  if (revives) WriteSlots(transaction, before, job);
   const int64_t first_sequence = written[0][0].as<int64_t>() - items + 1;
   TY_RETURN_IF_ERROR(
       WriteFeeds(transaction, {{job.uid, job.create_time, first_sequence, change.feed}}));

@@ -60,6 +60,10 @@ bool Stored(const RankRecord& rank, const std::vector<RankEventRecord>& events);
 // Whether what changes of a rank while it runs is the same in both.
 bool SameRank(const RankRecord& a, const RankRecord& b);
 
+// Writes the columns that only a change of slots touches, if they changed. Call it while the row is
+// in `jobs`: before UpdateJob or EndJob, after ReviveJob.
+void WriteSlots(Transaction& transaction, const JobRecord& before, const JobRecord& job);
+
 // `before`: as it was read under the lock. The row of a job that ends moves to ended_jobs, and that
 // of a job that is resumed moves back. kAborted when somebody changed it in spite of the lock. Both
 // return the sequence that the first new item of the feed has, or would have.

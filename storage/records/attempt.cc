@@ -282,6 +282,31 @@ AttemptVerdict EvaluateAttempt(const JobRecord& job, const AttemptRecord& attemp
   return verdict;
 }
 
+StateStays StateStaysFor(const JobRecord& job, const AttemptRecord& attempt,
+                         const RankRecord& rank) {
+  if (!IsResizing(job) || job.resize->attempt != attempt.attempt) return StateStays::kInCheckpoint;
+  const auto stays = [&](const RankRecord& one) {
+    return std::any_of(job.resize->ranks.begin(), job.resize->ranks.end(),
+                       [&](const RankSlots& next) { return next.node == one.node; });
+  };
+  if (stays(rank)) return StateStays::kHere;
+  return std::any_of(attempt.ranks.begin(), attempt.ranks.end(), stays) ? StateStays::kElsewhere
+                                                                        : StateStays::kInCheckpoint;
+}
+
+bool MayTryKeptState(const JobRecord& job, int64_t attempt) {
+  return job.resize.has_value() && attempt <= job.resize->attempt + kTriesWithKeptState;
+}
+
+KeptState KeptStateFor(const JobRecord& job, const AttemptRecord& attempt) {
+  // A server of an older version does not count it into restore_step.
+  if (!MayTryKeptState(job, attempt.attempt) || job.resize->attempt >= attempt.attempt ||
+      job.resize->kept_step != attempt.restore_step || job.resize->kept_step == 0) {
+    return {};
+  }
+  return {.attempt = job.resize->attempt, .step = job.resize->kept_step};
+}
+
 DesiredRankState DesiredStateOf(const JobRecord& job, const AttemptRecord& attempt,
                                 const RankRecord& rank, absl::Time now) {
   if (job.attempt != attempt.attempt || IsOver(rank.state)) return DesiredRankState::kStop;

@@ -183,6 +183,25 @@ enum class DesiredRankState { kRun, kSuspend, kStop };
 DesiredRankState DesiredStateOf(const JobRecord& job, const AttemptRecord& attempt,
                                 const RankRecord& rank, absl::Time now);
 
+// Where the state of an attempt stays that is being suspended, as one of its ranks sees it: in a
+// checkpoint or, if it is resized and the next attempt has some of its nodes, in the memory of one
+// of these: perhaps that of the rank, or another one.
+enum class StateStays { kInCheckpoint, kHere, kElsewhere };
+StateStays StateStaysFor(const JobRecord& job, const AttemptRecord& attempt,
+                         const RankRecord& rank);
+
+// What an attempt before this one left in memory; its step is 0: none did.
+struct KeptState {
+  int64_t attempt = 0;
+  int64_t step = 0;
+};
+KeptState KeptStateFor(const JobRecord& job, const AttemptRecord& attempt);
+
+// How many attempts after the one that left a state may start from it. More are not tried, since
+// the state itself may be what makes them fail.
+inline constexpr int kTriesWithKeptState = 2;
+bool MayTryKeptState(const JobRecord& job, int64_t attempt);
+
 // Attempt `number` of the job, which is `attempt`; null when there is none. kNotFound says what is
 // missing.
 absl::StatusOr<AttemptRecord> PickAttempt(const JobRecord& job, int64_t number,

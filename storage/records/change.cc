@@ -69,6 +69,7 @@ void MoveJob(JobChange& change, JobTrigger trigger, const Reason& reason, absl::
   job.update_time = now;
   if (*to == JobState::kRunning && job.start_time == absl::InfinitePast()) job.start_time = now;
   job.end_time = IsTerminal(*to) ? now : absl::InfinitePast();
+  if (IsTerminal(*to) && job.resize.has_value()) job.resize->kept_step = 0;
   if (*to != JobState::kSuspending && *to != JobState::kSuspended) {
     job.suspend_cause = SuspendCause::kNone;
   }
@@ -191,6 +192,11 @@ Placed PlaceJob(const JobRecord& job, const std::vector<RankRecord>& ranks,
     attempt.restore_step = newest->step;
     attempt.restore_uri = newest->uri;
     attempt.restore_manifest_sha256 = newest->manifest_sha256;
+  }
+  // The metrics up to the state in memory are stored, also if it is gone and these steps are made
+  // again.
+  if (MayTryKeptState(job, attempt.attempt)) {
+    attempt.restore_step = std::max(attempt.restore_step, job.resize->kept_step);
   }
   AttemptStartedRecord started{.step = attempt.restore_step};
   for (size_t i = 0; i < ranks.size(); ++i) {

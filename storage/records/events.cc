@@ -140,7 +140,11 @@ class EventTaker {
     // A rank that restores during a suspension stays ASSIGNED, so that a gang which DesiredStateOf
     // has decided to stop is not asked for a checkpoint after all.
     if (job().state != JobState::kSuspending) rank_.state = RankState::kRunning;
-    if (rank_.id.rank == 0) job().step = std::min(job().step, restored.step);
+    if (rank_.id.rank == 0) {
+      job().step = std::min(job().step, restored.step);
+      const bool left_before = job().resize.has_value() && job().resize->attempt < rank_.id.attempt;
+      if (left_before) job().resize->kept_step = 0;
+    }
     // The same for every rank: a gang restores one checkpoint, and its ranks compute alike.
     start_ = {restored.step, restored.arithmetic};
     Settle();
@@ -260,6 +264,10 @@ class EventTaker {
     }
     rank_.outcome = finished.suspended ? RankOutcome::kSuspended : RankOutcome::kSucceeded;
     if (rank_.id.rank == 0) job().step = std::max(job().step, finished.step);
+    if (rank_.id.rank == 0 && finished.suspended && finished.kept && job().resize.has_value() &&
+        job().resize->attempt == rank_.id.attempt) {
+      job().resize->kept_step = finished.step;
+    }
     if (rank_.id.rank == 0 && !finished.suspended && !finished.reason.empty()) {
       job().reason = {reason::kStoppedEarly, CleanText(finished.reason)};
     }
@@ -335,6 +343,9 @@ void ApplyVerdict(AttemptChange& result, const std::optional<RankRestored>& star
   if (verdict.failure.has_value()) job.failure = verdict.failure;
   if (verdict.spends_restart) job.restarts += 1;
   if (*verdict.trigger == JobTrigger::kFirstStep) job.avoid_node.clear();
+  // It goes back behind what is in memory.
+  const bool rolled_back = verdict.failure.has_value() && verdict.failure->rolled_back;
+  if (rolled_back && job.resize.has_value()) job.resize->kept_step = 0;
   if (*verdict.trigger == JobTrigger::kRetry && verdict.failure.has_value() &&
       !verdict.failure->rolled_back && verdict.failure->category != kPeerCategory) {
     job.avoid_node = verdict.failure->node;

@@ -112,6 +112,7 @@ struct RankFinished {
   bool suspended = false;  // else succeeded
   int64_t step = 0;
   std::string reason;  // why it succeeded before the last step
+  bool kept = false;   // suspended, and its node's memory has the state of `step`
 };
 struct RankExited {
   int exit_code = 0;

@@ -147,15 +147,19 @@ struct RankSlots {
   friend bool operator==(const RankSlots&, const RankSlots&) = default;
 };
 
-// The change of a job's number of slots that was decided last. Its gang is asked to write a
-// checkpoint and to leave; the next attempt goes on from there with `ranks`, whose slots nobody
-// else is given meanwhile.
+// The change of a job's number of slots that was decided last. Its gang is asked to leave its state
+// in memory, or to write a checkpoint, and to leave; the next attempt goes on from there with
+// `ranks`, whose slots nobody else is given meanwhile.
 struct ResizeRecord {
   int64_t attempt = 0;  // the one that leaves; the resize is over once there is a newer one
   std::vector<RankSlots> ranks;  // of the one that follows
   // When it was given more slots than it had, the newest last; what is older than a limit on such
   // times looks back is forgotten.
   std::vector<absl::Time> growths;
+  // The attempt left the state after this step in the memory of one of its nodes, and rank 0 of no
+  // later one has said from where it goes on. Memory may be gone; then the next attempt goes on
+  // from the newest checkpoint, and makes the steps from there again. 0: nothing is kept.
+  int64_t kept_step = 0;
   friend bool operator==(const ResizeRecord&, const ResizeRecord&) = default;
 };
 

@@ -21,11 +21,33 @@ class ResizeSuite : public StoreSuite {
     return Run("a", {"n1", "n2"});
   }
 
-  int Shrink(const JobRecord& job, int64_t version) {
+  static StateStays Stays(const DesiredRank& one) {
+    return StateStaysFor(one.job, one.attempt, one.rank);
+  }
+  static int64_t Kept(const DesiredRank& one) { return KeptStateFor(one.job, one.attempt).step; }
+
+  // Both reports, in one commit.
+  void AppendBoth(const JobRecord& job, EventWriter& of_first, EventWriter& of_second) {
+    const std::vector<RankEvents> group = {{"n1", {job.uid, job.attempt, 0}, of_first.Take()},
+                                           {"n2", {job.uid, job.attempt, 1}, of_second.Take()}};
+    for (const auto& answer : fleet().AppendGroup(group)) EXPECT_FALSE(answer->fenced);
+  }
+
+  // Once it waits, on slot 0 of `node`.
+  JobRecord PlaceAgain(const std::string& node) {
+    const JobRecord job = Get("a");
+    EXPECT_EQ(job.state, JobState::kQueued);
+    Decisions decisions;
+    decisions.placements = {{job.uid, job.version, {{node, {0}}}, kShrinks}};
+    EXPECT_EQ(scheduler().Apply(Lead(), decisions).value_or(-1), 1);
+    return Get("a");
+  }
+
+  int Shrink(const JobRecord& job, int64_t version, const std::string& to = "n2") {
     Decisions decisions;
     decisions.resizes = {{.job_uid = job.uid,
                           .job_version = version,
-                          .ranks = {{"n2", {0}}},
+                          .ranks = {{to, {0}}},
                           .reason = kShrinks,
                           .grace = absl::Seconds(9),
                           .grows = true}};
@@ -84,6 +106,89 @@ TEST_P(ResizeSuite, TheGangLeavesAndAnotherGoesOnWithNothingSpentAndNothingLost)
             (std::vector<std::string>{"QUEUED SUBMITTED", "STARTING PLACED", "RUNNING RUNNING",
                                       "RUNNING RESIZING", "RUNNING RUNNING"}));
   ExpectGaplessFeed(job.uid);
+}
+
+// Metrics behind the newest checkpoint stay: the next attempt has the state behind them, or makes
+// these steps again.
+TEST_P(ResizeSuite, WhatIsLeftInMemoryIsWhereTheNextAttemptGoesOn) {
+  const JobRecord job = RunOnTwo();
+  ASSERT_EQ(Shrink(job, job.version, "n1"), 1);
+  const DesiredRank leaving = fleet().ReadDesired("n1")->at(0);
+  EXPECT_EQ(Stays(leaving), StateStays::kHere);
+  EXPECT_EQ(Stays(fleet().ReadDesired("n2")->at(0)), StateStays::kElsewhere);
+  Writer(job).Train(1).Train(2).Checkpoint(2).Train(3).Train(4).Keeps(4).Exited();
+  AppendBoth(job, Writer(job), Writer(job, 1).Suspended(4).Exited());
+  ASSERT_EQ(Get("a").resize->kept_step, 4);
+
+  const JobRecord again = PlaceAgain("n1");
+  EXPECT_EQ(again.step, 4);
+  DesiredRank next = fleet().ReadDesired("n1")->at(0);
+  EXPECT_EQ(next.attempt.restore_step, 4);
+  EXPECT_EQ(next.attempt.restore_uri, "file:///checkpoints/step-2");
+  EXPECT_EQ(Kept(next), 4);
+  const auto losses = [&] {
+    std::vector<int64_t> steps;
+    const std::vector<MetricRow> rows = jobs().ReadMetrics(job.uid, {}).value();
+    for (const MetricRow& row : rows) {
+      steps.push_back(row.point.step);
+    }
+    return steps;
+  };
+  EXPECT_EQ(losses(), (std::vector<int64_t>{1, 2, 3, 4}));
+
+  // An attempt that did not get so far leaves it to the next one.
+  Append(again, 0, "n1", Writer(again).Fails(true).Exited(71));
+  const JobRecord third = PlaceAgain("n1");
+  EXPECT_EQ(third.step, 4);
+  next = fleet().ReadDesired("n1")->at(0);
+  EXPECT_EQ(Kept(next), 4);
+
+  // The memory was gone: it went on from the checkpoint.
+  Append(third, 0, "n1", Writer(third).Restored(2).Train(3).Train(4).Train(5));
+  EXPECT_EQ(losses(), (std::vector<int64_t>{1, 2, 3, 4, 5}));
+  EXPECT_EQ(Get("a").step, 5);
+  Append(third, 0, "n1", Writer(third).Fails(true).Exited(71));
+
+  // An attempt after that one has nothing in memory.
+  EXPECT_EQ(PlaceAgain("n1").step, 2);
+  next = fleet().ReadDesired("n1")->at(0);
+  EXPECT_EQ(Kept(next), 0);
+}
+
+TEST_P(ResizeSuite, NothingIsLeftInMemoryWhereNobodyWillReadIt) {
+  Register("n3");
+  const JobRecord job = RunOnTwo();
+  ASSERT_EQ(Shrink(job, job.version, "n3"), 1);  // where the gang has no node
+  const DesiredRank leaving = fleet().ReadDesired("n1")->at(0);
+  EXPECT_TRUE(leaving.suspend);
+  EXPECT_EQ(Stays(leaving), StateStays::kInCheckpoint);
+}
+
+TEST_P(ResizeSuite, AUserWhoPausesMeanwhileGetsACheckpoint) {
+  const JobRecord job = RunOnTwo();
+  ASSERT_EQ(Shrink(job, job.version), 1);  // to n2, and rank 0 is on n1
+  EXPECT_EQ(Stays(fleet().ReadDesired("n1")->at(0)), StateStays::kElsewhere);
+  EXPECT_EQ(Stays(fleet().ReadDesired("n2")->at(0)), StateStays::kHere);
+  ASSERT_TRUE(
+      jobs().Pause({"default", "a"}, 0, {reason::kPausedByUser, "p"}, absl::Seconds(9)).ok());
+  EXPECT_EQ(Stays(fleet().ReadDesired("n1")->at(0)), StateStays::kInCheckpoint);
+  EXPECT_EQ(Stays(fleet().ReadDesired("n2")->at(0)), StateStays::kInCheckpoint);
+}
+
+// It may be what makes them fail; and a job that has ended leaves nothing to whoever resumes it.
+TEST_P(ResizeSuite, WhatIsInMemoryIsTriedTwiceAndForgottenWithTheJob) {
+  const JobRecord job = RunOnTwo();
+  ASSERT_EQ(Shrink(job, job.version, "n1"), 1);
+  AppendBoth(job, Writer(job).Train(1).Keeps(1).Exited(), Writer(job, 1).Suspended(1).Exited());
+  for (const int64_t expected : {1, 1, 0}) {
+    const JobRecord again = PlaceAgain("n1");
+    EXPECT_EQ(again.step, expected);
+    EXPECT_EQ(Kept(fleet().ReadDesired("n1")->at(0)), expected);
+    Append(again, 0, "n1", Writer(again).Fails(true).Exited(71));
+  }
+  EXPECT_EQ(Get("a").state, JobState::kFailed);
+  ASSERT_TRUE(Get("a").resize.has_value());
+  EXPECT_EQ(Get("a").resize->kept_step, 0);
 }
 
 TEST_P(ResizeSuite, AJobThatIsResizedIsListedAsRunning) {

@@ -68,6 +68,7 @@ class EventWriter {
   EventWriter& Checkpoint(int64_t step, std::vector<std::string> removed = {});
   EventWriter& Finished(int64_t step) { return Add(RankFinished{false, step}); }
   EventWriter& Suspended(int64_t step) { return Add(RankFinished{true, step}); }
+  EventWriter& Keeps(int64_t step) { return Add(RankFinished{true, step, "", true}); }
   EventWriter& Fails(bool retryable, const std::string& category = "DEVICE") {
     return Add(FailureRecord{category, "it broke", retryable});
   }

@@ -143,7 +143,8 @@ def segments_left(pids):
         try:
             for entry in os.scandir(f"/proc/{pid}/fd"):
                 target = os.readlink(entry.path)
-                if target.startswith("/memfd:trainyard"):
+                # Every worker has a file for its state, and its agent, too: an empty one but for moments of a resize.
+                if target.startswith("/memfd:trainyard") and os.stat(entry.path).st_size > 0:
                     found.append(f"{target} of process {pid}")
         except OSError:
             continue

@@ -2,7 +2,10 @@
 """A job that runs on any number of slots: three nodes of one slot, real programs. It starts on the slot that is free,
 grows, gives a slot to a job that waits, moves off a drained node, is resized by its user, loses a node, and has the
 losses and weights of a run of as many steps that nobody disturbed."""
+import os
+import random
 import signal
+import time
 import unittest
 
 from replicas import MovingWatcher, Replicas
@@ -121,6 +124,14 @@ class ElasticTest(ElasticCase):
         states = [item.state.to for item in watcher.items if item.HasField("state")]
         self.assertNotIn(resources_pb.SUSPENDING, states)
         self.assertEqual(states.count(resources_pb.QUEUED), 2, states)
+        # It takes its state along in memory, also from a node that is drained.
+        saved_at = {item.checkpoint.step for item in watcher.items if item.HasField("checkpoint")}
+        begun_at = [item.attempt_started.step for item in watcher.items if item.HasField("attempt_started")]
+        in_memory = [step for step in begun_at if step > 0 and step not in saved_at]
+        self.assertGreaterEqual(len(in_memory), 5, (begun_at, sorted(saved_at)))
+        went_on = [item.state.reason.message for item in watcher.items
+                   if item.HasField("state") and item.state.reason.code == "RUNNING"]
+        self.assertEqual(went_on[1:], [f"goes on from step {step}" for step in begun_at[1:]])
         told = [item.state.reason.message for item in watcher.items
                 if item.HasField("state") and item.state.reason.code == "RESIZING"]
         self.assertEqual(len(told), 6, told)
@@ -129,6 +140,40 @@ class ElasticTest(ElasticCase):
                                          "resized 1 -> 2: no waiting job could use 1 more",
                                          "resized 2 -> 1: nodes/node-", "resized 1 -> 2: no waiting")):
             self.assertIn(words, message)
+
+
+class ResizedUnderKillsTest(ElasticCase):
+    def test_whatever_is_killed_while_a_job_is_resized_its_bits_stay(self):
+        """Its state is in memory then, in the hands of an agent."""
+        seed = int(os.environ.get("TRAINYARD_SEED", 7))
+        draw = random.Random(seed)
+        name = self.yard.submit(self.elastic(ENDLESS, max_slots=1)).name
+        watcher = MovingWatcher(self.yard, name)
+        job = self.runs_on(name, 1)
+        slots, harmed = 1, 0
+        for _ in range(12):
+            slots = draw.choice([n for n in (1, 2, 3) if n != slots])
+            self.yard.api.job.ResizeJob(jobs_pb.ResizeJobRequest(name=name, min_slots=slots, max_slots=slots))
+            time.sleep(draw.uniform(0, 0.15))  # to a random moment of the resize
+            pids = draw.choice([[], self.yard.training_pids(), [self.yard.agents[draw.randrange(3)].pid]])
+            if pids and pids[0] is not None:
+                harmed += kill(draw.choice(pids))
+            job = self.runs_on(name, slots)
+        saved = self.checkpoint_after(name, job.step)
+        self.cancel(name)
+        self.yard.wait_for(name, resources_pb.CANCELLED)
+        alone = self.yard.submit(self.elastic(saved.step, max_slots=1)).name
+        self.yard.wait_for(alone, resources_pb.SUCCEEDED, 300)
+        said = f"TRAINYARD_SEED={seed}, {harmed} killed"
+        self.assertEqual(saved.weights_sha256, self.yard.final_digest(alone), said)
+        values = values_of(self.yard.metrics(name))
+        self.assertEqual({step: values[step] for step in range(1, saved.step + 1)}, values_of(self.yard.metrics(alone)),
+                         said)
+        self.assertTrue(watcher.join(20))
+        self.assertEqual(watcher.missed(), 0)
+        saved_at = {item.checkpoint.step for item in watcher.items if item.HasField("checkpoint")}
+        begun_at = [item.attempt_started.step for item in watcher.items if item.HasField("attempt_started")]
+        self.assertTrue([step for step in begun_at if step > 0 and step not in saved_at], (said, begun_at, saved_at))
 
 
 class ElasticGroupsTest(ElasticCase):

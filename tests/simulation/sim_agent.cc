@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "executor/agent/metric_columns.h"
 
@@ -169,6 +170,8 @@ void SimAgent::Obey() {
     const auto known = processes_.find(id);
     if (known != processes_.end()) {
       known->second.suspend = assignment.wish() == v1::Assignment::SUSPEND;
+      known->second.keep = assignment.keep_state() != v1::Assignment::KEEP_STATE_UNSPECIFIED &&
+                           version_ == SimVersion::kToday;
     } else if (done_.count(id) == 0 && MayStart(assignment)) {
       SimProcess process{.assignment = assignment};
       process.suspend = assignment.wish() == v1::Assignment::SUSPEND;
@@ -269,13 +272,35 @@ void SimAgent::WriteCheckpoint(const RankId& rank, SimProcess& process) {
 }
 
 void SimAgent::Finish(const RankId& rank, SimProcess& process, int64_t total) {
-  if (!HasRight(process)) return;  // the checkpoint waits until it has
-  WriteCheckpoint(rank, process);
+  const bool keeps = process.keep && process.step > 0 && process.step < total;
+  if (!keeps && !HasRight(process)) return;  // the checkpoint waits until it has
+  if (!keeps) WriteCheckpoint(rank, process);
   v1::RankEvent::Finished& finished = *Append(process).mutable_finished();
+  if (keeps && rank.rank == 0) {
+    storage_.kept[rank.job_uid] = {.node = name_, .attempt = rank.attempt, .step = process.step};
+    finished.set_kept(true);
+  }
   finished.set_step(process.step);
   finished.set_outcome(process.step >= total ? v1::RankEvent::Finished::SUCCEEDED
                                              : v1::RankEvent::Finished::SUSPENDED);
   Exit(process, 0, 0, false);
+}
+
+int64_t SimAgent::BeginOf(const RankId& rank, const SimProcess& process) {
+  const auto [begin, first] = storage_.begins.try_emplace({rank.job_uid, rank.attempt}, 0);
+  if (!first) return begin->second;
+  const std::string& uri = process.assignment.restore().uri();
+  if (!absl::SimpleAtoi(uri.substr(uri.rfind('/') + 1), &begin->second)) begin->second = 0;
+  const auto kept = storage_.kept.find(rank.job_uid);
+  const bool here = kept != storage_.kept.end() &&
+                    kept->second.attempt == process.assignment.kept().attempt() &&
+                    kept->second.step == process.assignment.kept().step();
+  if (here && version_ == SimVersion::kToday) begin->second = kept->second.step;
+  return begin->second;
+}
+
+void SimAgent::LoseMemory() {
+  std::erase_if(storage_.kept, [this](const auto& kept) { return kept.second.node == name_; });
 }
 
 void SimAgent::Step(const RankId& rank) {
@@ -297,8 +322,11 @@ void SimAgent::Step(const RankId& rank) {
       storage_.complaints.push_back(
           absl::StrCat("restores from ", restore.uri(), ", which is not there"));
     }
-    process.step = restore.step();
-    process.checkpoint_step = restore.uri().empty() ? -1 : restore.step();
+    process.step = BeginOf(rank, process);
+    if (storage_.checkpoints.count(
+            absl::StrCat(process.assignment.checkpoint_root(), "/", process.step)) > 0) {
+      process.checkpoint_step = process.step;
+    }
     v1::RankEvent::Restored& restored = *Append(process).mutable_restored();
     restored.set_step(process.step);
     const Arithmetic& arithmetic = storage_.arithmetic[name_];
@@ -359,12 +387,14 @@ void SimAgent::Stop() {
   Disconnect();
   if (!running_) return;
   running_ = false;
+  LoseMemory();
   alone_until_ = lease_.LifeFrom(clock_.SinceBoot());
 }
 
 void SimAgent::LosePower() {
   Stop();
   ++boots_;
+  LoseMemory();
   for (auto& [id, process] : processes_) Exit(process, 0, 0, true);
   ghosts_.clear();
 }

@@ -31,6 +31,13 @@ struct SimStorage {
   std::map<std::string, int64_t> total_steps;    // by job uid
   std::set<std::string> poisoned;                // jobs whose first step takes the node down
   std::map<std::string, Arithmetic> arithmetic;  // by node; none: it is not told
+  // States in the memory of nodes, by job uid: what the newest attempt that left one left.
+  struct Kept {
+    std::string node;
+    int64_t attempt = 0, step = 0;
+  };
+  std::map<std::string, Kept> kept;
+  std::map<std::pair<std::string, int64_t>, int64_t> begins;  // step, by job uid and attempt
   std::set<RankId> begun;  // ranks that ever began: none may begin twice, on any node
   std::function<bool(const RankId&)> is_lost;  // whether a rank is LOST in the store
   std::vector<std::string> complaints;         // what a worker found or did wrong
@@ -66,6 +73,7 @@ struct SimProcess {
   v1::Assignment assignment;
   bool alive = true;
   bool suspend = false;
+  bool keep = false;   // its state in memory, when it is suspended
   bool dying = false;  // is being killed: ends when it is stepped next
   int phase = 0;       // 0 before Started, 1 before Restored, 2 steps
   int64_t step = 0;
@@ -140,6 +148,9 @@ class SimAgent {
   v1::RankEvent& Append(SimProcess& process);
   bool HasRight(const SimProcess& process) { return clock_.SinceBoot() < process.right_until; }
   void WriteCheckpoint(const RankId& rank, SimProcess& process);
+  // From which step a rank goes on: its gang has agreed on one.
+  int64_t BeginOf(const RankId& rank, const SimProcess& process);
+  void LoseMemory();  // what is kept there with it
   void Finish(const RankId& rank, SimProcess& process, int64_t total);
   void Exit(SimProcess& process, int exit_code, int signal, bool lost);
   void RecordEnd(SimProcess& process);

@@ -9,6 +9,7 @@
 #include "executor/engine/checkpoint/read_checkpoint.h"
 #include "executor/engine/checkpoint/retention.h"
 #include "storage/base/status.h"
+#include "storage/objects/packed_folder.h"
 
 namespace trainyard::engine {
 namespace {
@@ -57,6 +58,19 @@ absl::Status CheckpointWriter::Save(CheckpointContent content, const Purpose& pu
   request_ = {std::move(content), purpose};
   busy_ = true;
   return absl::OkStatus();
+}
+
+absl::Status CheckpointWriter::Pack(const CheckpointContent& content, int file, int64_t most_bytes,
+                                    const std::function<absl::Status(Snapshot&)>& copy) {
+  {
+    absl::MutexLock lock(&mu_);
+    AwaitIdle(/*give_up=*/true);
+    if (!failure_.ok()) return failure_;
+  }
+  TY_RETURN_IF_ERROR(copy(snapshot_));
+  TY_ASSIGN_OR_RETURN(const std::unique_ptr<PackedFolderWriter> folder,
+                      PackedFolderWriter::Begin(file, most_bytes));
+  return PackCheckpoint(*folder, identity_, content, snapshot_);
 }
 
 void CheckpointWriter::AwaitIdle(bool give_up) {

@@ -76,6 +76,11 @@ class CheckpointWriter {
   absl::Status Save(CheckpointContent content, const Purpose& purpose,
                     const std::function<absl::Status(Snapshot&)>& copy);
 
+  // Leaves the state in `file`, which is in memory, for the next attempt; kResourceExhausted: it
+  // has more than `most_bytes`. Waits for a checkpoint that is still being written.
+  absl::Status Pack(const CheckpointContent& content, int file, int64_t most_bytes,
+                    const std::function<absl::Status(Snapshot&)>& copy);
+
   // Waits until nothing is being written. Returns the failure of the last needed checkpoint, or of
   // a report, once.
   absl::Status Wait();

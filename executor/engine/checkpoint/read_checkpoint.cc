@@ -20,6 +20,13 @@ absl::StatusOr<weights::SafetensorsFile> OpenTensors(ObjectStore& store, const s
   return weights::SafetensorsFile::Open(std::move(reader), place);
 }
 
+absl::StatusOr<Manifest> ReadManifest(ObjectStore& store, const std::string& place) {
+  TY_ASSIGN_OR_RETURN(const std::string json, store.Get(place, kSmallFile));
+  absl::StatusOr<Manifest> manifest = ManifestFromJson(json);
+  if (!manifest.ok()) return Annotate(manifest.status(), place);
+  return manifest;
+}
+
 }  // namespace
 
 absl::StatusOr<StateFile> ReadState(ObjectStore& store, const std::string& uri) {
@@ -33,9 +40,8 @@ absl::StatusOr<StateFile> ReadState(ObjectStore& store, const std::string& uri) 
 absl::StatusOr<Manifest> ReadVerifiedManifest(ObjectStore& store, const std::string& uri,
                                               const std::string& manifest_sha256) {
   const std::string place = absl::StrCat(uri, "/", kManifestFile);
-  TY_ASSIGN_OR_RETURN(const std::string json, store.Get(place, kSmallFile));
-  absl::StatusOr<Manifest> manifest = ManifestFromJson(json);
-  if (!manifest.ok()) return Annotate(manifest.status(), place);
+  absl::StatusOr<Manifest> manifest = ReadManifest(store, place);
+  if (!manifest.ok()) return manifest;
   if (!manifest_sha256.empty() && manifest->sha256 != manifest_sha256) {
     return absl::DataLossError(absl::StrCat(place, ": has SHA-256 ", manifest->sha256, "; ",
                                             manifest_sha256, " was reported when it was written"));
@@ -49,6 +55,17 @@ absl::StatusOr<Manifest> ReadVerifiedManifest(ObjectStore& store, const std::str
 absl::StatusOr<Checkpoint> Checkpoint::Open(ObjectStore& store, const std::string& uri,
                                             const std::string& manifest_sha256) {
   TY_ASSIGN_OR_RETURN(const Manifest manifest, ReadVerifiedManifest(store, uri, manifest_sha256));
+  return Open(store, uri, manifest);
+}
+
+absl::StatusOr<Checkpoint> Checkpoint::OpenPacked(ObjectStore& store, const std::string& uri) {
+  TY_ASSIGN_OR_RETURN(const Manifest manifest,
+                      ReadManifest(store, absl::StrCat(uri, "/", kManifestFile)));
+  return Open(store, uri, manifest);
+}
+
+absl::StatusOr<Checkpoint> Checkpoint::Open(ObjectStore& store, const std::string& uri,
+                                            const Manifest& manifest) {
   TY_ASSIGN_OR_RETURN(StateFile state, ReadState(store, uri));
   if (state.step != manifest.step || state.spec_digest != manifest.spec_digest) {
     return absl::DataLossError(

@@ -49,6 +49,14 @@ struct Checkpoint {
 
   static absl::StatusOr<Checkpoint> Open(ObjectStore& store, const std::string& uri,
                                          const std::string& manifest_sha256);
+
+  // What PackCheckpoint wrote, which has no digests to verify.
+  static absl::StatusOr<Checkpoint> OpenPacked(ObjectStore& store, const std::string& uri);
+
+ private:
+  // The checkpoint that `manifest` describes.
+  static absl::StatusOr<Checkpoint> Open(ObjectStore& store, const std::string& uri,
+                                         const Manifest& manifest);
 };
 
 // Steps of the checkpoints in `root`, ascending; none when it does not exist.

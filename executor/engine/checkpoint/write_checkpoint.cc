@@ -20,52 +20,58 @@
 namespace trainyard::engine {
 namespace {
 
-// A file of a staged folder whose size and digest are taken while it is written.
+// Whether the manifest gets digests of the files, by which a reader finds out what is damaged.
+enum class Digests { kTaken, kNone };
+
+// A file of a staged folder whose size, and digest if one is wanted, are taken while it is written.
 class DigestingWriter {
  public:
-  static absl::StatusOr<DigestingWriter> Create(StagedFolder& folder, const std::string& name) {
+  static absl::StatusOr<DigestingWriter> Create(StagedFolder& folder, const std::string& name,
+                                                Digests digests) {
     TY_ASSIGN_OR_RETURN(std::unique_ptr<ObjectWriter> writer, folder.Create(name));
-    return DigestingWriter(std::move(writer), name);
+    return DigestingWriter(std::move(writer), name, digests);
   }
 
   absl::Status Append(absl::string_view data) {
-    sha_->Add(data);
+    if (sha_ != nullptr) sha_->Add(data);
     file_.bytes += static_cast<int64_t>(data.size());
     return writer_->Append(data);
   }
 
   absl::StatusOr<ManifestFile> Finish() {
     TY_RETURN_IF_ERROR(writer_->Finish());
-    file_.sha256 = sha_->Finish();
+    if (sha_ != nullptr) file_.sha256 = sha_->Finish();
     return file_;
   }
 
  private:
-  DigestingWriter(std::unique_ptr<ObjectWriter> writer, const std::string& name)
-      : writer_(std::move(writer)), sha_(std::make_unique<Sha256>()) {
+  DigestingWriter(std::unique_ptr<ObjectWriter> writer, const std::string& name, Digests digests)
+      : writer_(std::move(writer)) {
+    if (digests == Digests::kTaken) sha_ = std::make_unique<Sha256>();
     file_.name = name;
   }
 
   std::unique_ptr<ObjectWriter> writer_;
-  std::unique_ptr<Sha256> sha_;
+  std::unique_ptr<Sha256> sha_;  // null: none is taken
   ManifestFile file_;
 };
 
 absl::StatusOr<ManifestFile> WriteText(StagedFolder& folder, const std::string& name,
-                                       absl::string_view text) {
-  TY_ASSIGN_OR_RETURN(DigestingWriter writer, DigestingWriter::Create(folder, name));
+                                       absl::string_view text, Digests digests) {
+  TY_ASSIGN_OR_RETURN(DigestingWriter writer, DigestingWriter::Create(folder, name, digests));
   TY_RETURN_IF_ERROR(writer.Append(text));
   return writer.Finish();
 }
 
 absl::StatusOr<ManifestFile> WriteTensors(StagedFolder& folder, const std::string& name,
-                                          const std::map<std::string, TensorView>& tensors) {
+                                          const std::map<std::string, TensorView>& tensors,
+                                          Digests digests) {
   std::map<std::string, weights::TensorEntry> entries;
   for (const auto& [tensor, view] : tensors) {
     entries[tensor] = {.dtype = view.dtype, .shape = view.dims};
   }
   const weights::SafetensorsHeader header = weights::PackedHeader(std::move(entries));
-  TY_ASSIGN_OR_RETURN(DigestingWriter writer, DigestingWriter::Create(folder, name));
+  TY_ASSIGN_OR_RETURN(DigestingWriter writer, DigestingWriter::Create(folder, name, digests));
   TY_RETURN_IF_ERROR(writer.Append(weights::SafetensorsPrefix(header)));
   for (const std::string& tensor : weights::NamesByPlace(header)) {
     TY_RETURN_IF_ERROR(ForEachPiece(tensors.at(tensor),
@@ -87,31 +93,35 @@ std::string StateText(const CheckpointIdentity& identity, const CheckpointConten
 // Writes all files but the manifest and returns what it will say.
 absl::StatusOr<Manifest> WriteFiles(StagedFolder& folder, const CheckpointIdentity& identity,
                                     const CheckpointContent& content, const Snapshot& snapshot,
-                                    std::string weights) {
+                                    std::string weights, Digests digests) {
   Manifest manifest{.step = content.step,
                     .spec_digest = identity.spec_digest,
                     .weights_sha256 = std::move(weights),
                     .metrics = content.metrics,
                     .arithmetic = identity.arithmetic};
-  const auto add = [&](absl::StatusOr<ManifestFile> file) -> absl::Status {
+  const auto keep = [&](absl::StatusOr<ManifestFile> file) -> absl::Status {
     if (file.ok()) manifest.files.push_back(*std::move(file));
     return file.status();
   };
-  TY_RETURN_IF_ERROR(add(WriteText(folder, kConfigFile, identity.config)));
-  TY_RETURN_IF_ERROR(add(WriteTensors(folder, kModelFile, snapshot.model())));
-  if (!snapshot.ema().empty()) {
-    TY_RETURN_IF_ERROR(add(WriteTensors(folder, kEmaFile, snapshot.ema())));
-  }
+  const auto text = [&](const std::string& name, const std::string& content) {
+    return keep(WriteText(folder, name, content, digests));
+  };
+  const auto tensors = [&](const char* name, const std::map<std::string, TensorView>& views) {
+    return keep(WriteTensors(folder, name, views, digests));
+  };
+  TY_RETURN_IF_ERROR(text(kConfigFile, identity.config));
+  TY_RETURN_IF_ERROR(tensors(kModelFile, snapshot.model()));
+  if (!snapshot.ema().empty()) TY_RETURN_IF_ERROR(tensors(kEmaFile, snapshot.ema()));
   if (!snapshot.adapter().empty()) {
-    TY_RETURN_IF_ERROR(add(WriteText(folder, kAdapterConfigFile, identity.adapter_config)));
-    TY_RETURN_IF_ERROR(add(WriteTensors(folder, kAdapterFile, snapshot.adapter())));
-    TY_RETURN_IF_ERROR(add(WriteTensors(folder, kBaseFile, snapshot.base())));
+    TY_RETURN_IF_ERROR(text(kAdapterConfigFile, identity.adapter_config));
+    TY_RETURN_IF_ERROR(tensors(kAdapterFile, snapshot.adapter()));
+    TY_RETURN_IF_ERROR(tensors(kBaseFile, snapshot.base()));
   }
   for (const data::NamedText& file : identity.tokenizer) {
-    TY_RETURN_IF_ERROR(add(WriteText(folder, file.name, file.text)));
+    TY_RETURN_IF_ERROR(text(file.name, file.text));
   }
-  TY_RETURN_IF_ERROR(add(WriteTensors(folder, kOptimizerFile, snapshot.optimizer_state())));
-  TY_RETURN_IF_ERROR(add(WriteText(folder, kStateFile, StateText(identity, content))));
+  TY_RETURN_IF_ERROR(tensors(kOptimizerFile, snapshot.optimizer_state()));
+  TY_RETURN_IF_ERROR(text(kStateFile, StateText(identity, content)));
   return manifest;
 }
 
@@ -187,13 +197,13 @@ absl::StatusOr<WrittenCheckpoint> WriteCheckpoint(ObjectStore& store,
 
   TY_ASSIGN_OR_RETURN(std::unique_ptr<StagedFolder> folder, store.Stage(uri, identity.tag));
   TY_ASSIGN_OR_RETURN(const Manifest manifest,
-                      WriteFiles(*folder, identity, content, snapshot, weights));
+                      WriteFiles(*folder, identity, content, snapshot, weights, Digests::kTaken));
   const absl::Status verified =
       VerifyFiles(manifest, [&](const std::string& name) { return folder->Open(name); });
   if (!verified.ok()) return Annotate(verified, absl::StrCat(uri, ": read back"));
 
   TY_ASSIGN_OR_RETURN(const ManifestFile last,
-                      WriteText(*folder, kManifestFile, ManifestToJson(manifest)));
+                      WriteText(*folder, kManifestFile, ManifestToJson(manifest), Digests::kTaken));
   TY_RETURN_IF_ERROR(await_right());
   const absl::Status visible = present.any ? folder->Replace() : folder->Commit();
   if (absl::IsAlreadyExists(visible)) {  // another attempt was faster
@@ -207,6 +217,15 @@ absl::StatusOr<WrittenCheckpoint> WriteCheckpoint(ObjectStore& store,
                            .manifest_sha256 = last.sha256,
                            .weights_sha256 = weights,
                            .metrics = content.metrics};
+}
+
+absl::Status PackCheckpoint(StagedFolder& folder, const CheckpointIdentity& identity,
+                            const CheckpointContent& content, const Snapshot& snapshot) {
+  TY_ASSIGN_OR_RETURN(const Manifest manifest, WriteFiles(folder, identity, content, snapshot,
+                                                          /*weights=*/"", Digests::kNone));
+  TY_RETURN_IF_ERROR(
+      WriteText(folder, kManifestFile, ManifestToJson(manifest), Digests::kNone).status());
+  return folder.Commit();
 }
 
 }  // namespace trainyard::engine

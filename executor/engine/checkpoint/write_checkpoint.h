@@ -59,4 +59,9 @@ absl::StatusOr<WrittenCheckpoint> WriteCheckpoint(ObjectStore& store,
                                                   const Snapshot& snapshot,
                                                   absl::FunctionRef<absl::Status()> await_right);
 
+// Writes the same files to `folder`, for the next attempt: without digests, and also of a model
+// that holds a value that is not finite.
+absl::Status PackCheckpoint(StagedFolder& folder, const CheckpointIdentity& identity,
+                            const CheckpointContent& content, const Snapshot& snapshot);
+
 }  // namespace trainyard::engine

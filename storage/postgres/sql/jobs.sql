@@ -88,7 +88,7 @@ WHERE uid = $1 AND version = $2 AND attempt = $3
 RETURNING feed_sequence
 
 -- name: UpdateSlots
--- Behind UpdateJob, under its fence.
+-- Before UpdateJob or EndJob, whose fence undoes it.
 UPDATE jobs SET min_slots = $2, max_slots = $3, bytes_per_slot = $4, resize = $5::jsonb, slot_step = $6, most_slots = $7
 WHERE uid = $1
 

@@ -516,6 +516,67 @@ TEST_F(AgentTest, SuspendedWorkerCheckpointsAndLeaves) {
   EXPECT_EQ(events->back().exited().exit_code(), 0);
 }
 
+TEST_F(AgentTest, WhatAnAttemptLeavesInMemoryIsReadByTheNextOne) {
+  StartAgent();
+  server_.Want({Assigned("a", "run")});
+  WaitForSteps("a.1.0");
+  v1::Assignment leaving = Suspended(Assigned("a", "run"), 60'000);
+  leaving.set_keep_state(v1::Assignment::HERE);
+  server_.Want({leaving});
+  ASSERT_TRUE(server_.WaitForEnd("a.1.0"));
+
+  v1::Assignment next = Assigned("a", "run"), later = next;
+  next.mutable_key()->set_attempt(2);
+  next.mutable_kept()->set_attempt(1);
+  next.mutable_kept()->set_step(7);
+  server_.Want({next});
+  WaitForSteps("a.2.0");
+  EXPECT_THAT(ReadFile(RankFolder("a.2.0") + "/log").value_or(""), HasSubstr("takes a.1.0\n"));
+  server_.Want({Suspended(next, 60'000)});  // with a checkpoint
+  ASSERT_TRUE(server_.WaitForEnd("a.2.0"));
+
+  // Attempt 2 left nothing.
+  later.mutable_key()->set_attempt(3);
+  later.mutable_kept()->set_attempt(2);
+  later.mutable_kept()->set_step(7);
+  server_.Want({later});
+  WaitForSteps("a.3.0");
+  EXPECT_THAT(ReadFile(RankFolder("a.3.0") + "/log").value_or("takes"), Not(HasSubstr("takes")));
+}
+
+TEST_F(AgentTest, WhatIsPausedMeanwhileLeavesNothingInMemory) {
+  StartAgent();
+  server_.Want({Assigned("a", "deaf")});
+  WaitForSteps("a.1.0");
+  v1::Assignment leaving = Suspended(Assigned("a", "deaf"), 60'000);
+  leaving.set_keep_state(v1::Assignment::HERE);
+  server_.Want({leaving});
+  const std::string wish = RankFolder("a.1.0") + "/keep-state";
+  EXPECT_TRUE(Eventually([&] { return std::filesystem::exists(wish); }));
+  server_.Want({Suspended(Assigned("a", "deaf"), 60'000)});
+  EXPECT_TRUE(Eventually([&] { return !std::filesystem::exists(wish); }));
+}
+
+// The next agent finds it by the process that it takes over.
+TEST_F(AgentTest, AnAgentThatAdoptsAWorkerHasWhatItLeavesInMemory) {
+  StartAgent();
+  server_.Want({Assigned("a", "run")});
+  WaitForSteps("a.1.0");
+  StopAgent(SIGKILL);
+  StartAgent();
+  v1::Assignment leaving = Suspended(Assigned("a", "run"), 60'000);
+  leaving.set_keep_state(v1::Assignment::HERE);
+  server_.Want({leaving});
+  ASSERT_TRUE(server_.WaitForEnd("a.1.0"));
+  v1::Assignment next = Assigned("a", "run");
+  next.mutable_key()->set_attempt(2);
+  next.mutable_kept()->set_attempt(1);
+  next.mutable_kept()->set_step(7);
+  server_.Want({next});
+  WaitForSteps("a.2.0");
+  EXPECT_THAT(ReadFile(RankFolder("a.2.0") + "/log").value_or(""), HasSubstr("takes a.1.0\n"));
+}
+
 TEST_F(AgentTest, WorkerThatDoesNotSuspendInTimeIsKilled) {
   StartAgent();
   server_.Want({Assigned("a", "deaf")});

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -126,10 +127,20 @@ class FakeWorker {
     return kExitDevice;
   }
 
+  // Leaves its name in memory if it is asked to.
+  int Suspend() {
+    if (access(directory_.keep_state_path().c_str(), F_OK) != 0) {
+      return End(v1::RankEvent::Finished::SUSPENDED);
+    }
+    const std::string name = RunDirectory::NameOf(assignment_.key());
+    if (write(kStateDescriptor, name.data(), name.size()) < 0) return kExitStorage;
+    return End(v1::RankEvent::Finished::SUSPENDED);
+  }
+
   int StepUntilToldOtherwise() {
     for (;;) {
       if (Told()) return Finish(1);
-      if (asked_to_suspend && !deaf) return End(v1::RankEvent::Finished::SUSPENDED);
+      if (asked_to_suspend && !deaf) return Suspend();
       Step();
       Pause();
     }
@@ -163,6 +174,9 @@ int Main(int argc, char** argv) {
   if (!std::getline(std::cin, line)) return kExitDone;
   signal(SIGTERM, [](int) { asked_to_suspend = true; });
   const auto order = nlohmann::json::parse(line);
+  const std::string kept = order.at("kept_state").get<std::string>();
+  std::ifstream state(kept);
+  if (!kept.empty()) std::cout << "takes " << state.rdbuf() << std::endl;
   // Never destroyed: its lease thread looks at it until the end of the process.
   auto* worker = new FakeWorker(order.at("run_dir").get<std::string>());
   return worker->Run(order.at("device").get<std::string>() + " x" +

@@ -211,16 +211,23 @@ class RecordingObserver : public RunObserver {
   std::atomic<bool> stop{false};
 };
 
-inline absl::StatusOr<RunResult> RunOn(kernels::Device& device, const v1::JobSpec& spec,
-                                       const std::string& root, RecordingObserver& observer,
-                                       std::optional<RestorePoint> restore = std::nullopt,
-                                       int threads = 1, Communicator* communicator = nullptr) {
+inline RunRequest RequestFor(const v1::JobSpec& spec, const std::string& root,
+                             std::optional<RestorePoint> restore, int threads,
+                             Communicator* communicator) {
   RunRequest request;
   request.communicator = communicator;
   request.spec = spec;
   request.restore = std::move(restore);
   request.checkpoint_root = root;
   request.threads = threads;
+  return request;
+}
+
+inline absl::StatusOr<RunResult> RunOn(kernels::Device& device, const v1::JobSpec& spec,
+                                       const std::string& root, RecordingObserver& observer,
+                                       std::optional<RestorePoint> restore = std::nullopt,
+                                       int threads = 1, Communicator* communicator = nullptr) {
+  const RunRequest request = RequestFor(spec, root, std::move(restore), threads, communicator);
   return Run(device, request, observer, observer.stop);
 }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,9 +34,13 @@ struct Layout {
 // What rank 0 saw of a run, and how it ended on each.
 class OnRanks {
  public:
+  // `change`: what is special about the request of each rank. `stop_at`: after that step all are
+  // told to stop.
   OnRanks(v1::JobSpec spec, const std::string& root, const Layout& layout,
-          const std::optional<RestorePoint>& restore = std::nullopt)
-      : ended(layout.ranks) {
+          const std::optional<RestorePoint>& restore = std::nullopt,
+          const std::function<void(int rank, RunRequest&)>& change = nullptr, int64_t stop_at = -1)
+      : ended(layout.ranks), results(layout.ranks) {
+    seen.stop_at = stop_at;
     spec.mutable_resources()->set_min_slots(layout.ranks);
     v1::Layout& told = *spec.mutable_parallel()->mutable_layout();
     told.set_tensor(layout.sharing);
@@ -46,8 +51,11 @@ class OnRanks {
       const auto device = kernels::OpenCpu(1).value();
       RecordingObserver other;
       RecordingObserver& observer = communicator.rank() == 0 ? seen : other;
-      ended[communicator.rank()] =
-          RunOn(*device, spec, root, observer, restore, 1, &communicator).status();
+      RunRequest request = RequestFor(spec, root, restore, 1, &communicator);
+      if (change != nullptr) change(communicator.rank(), request);
+      const absl::StatusOr<RunResult> result = Run(*device, request, observer, seen.stop);
+      ended[communicator.rank()] = result.status();
+      results[communicator.rank()] = result.value_or(RunResult());
     });
   }
 
@@ -65,6 +73,7 @@ class OnRanks {
 
   RecordingObserver seen;
   std::vector<absl::Status> ended;  // by rank
+  std::vector<RunResult> results;   // likewise
 };
 
 // The last of `losses`, as many as `resumed`, which went on from a checkpoint, has.

@@ -13,9 +13,9 @@
 namespace trainyard::engine {
 namespace {
 
-using Case = std::tuple<Family, v1::Parallel::Shard>;
+using ShardedCase = std::tuple<Family, v1::Parallel::Shard>;
 
-class ShardedRun : public testing::TestWithParam<Case> {
+class ShardedRun : public testing::TestWithParam<ShardedCase> {
  protected:
   // Of `logical_ranks` logical ranks of one micro-batch each.
   v1::JobSpec Spec(int64_t steps, int logical_ranks) const {
@@ -222,7 +222,7 @@ TEST_P(TablesByRow, TrainsWhatIsLeftWhenTheRestIsFrozen) {
   }
 }
 
-std::string FamilyAndShard(const testing::TestParamInfo<Case>& info) {
+std::string FamilyAndShard(const testing::TestParamInfo<ShardedCase>& info) {
   return absl::StrCat(std::get<0>(info.param).name, "_",
                       v1::Parallel::Shard_Name(std::get<1>(info.param)));
 }

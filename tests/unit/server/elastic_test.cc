@@ -247,6 +247,27 @@ TEST(Elastic, AJobGoesOnWithoutADrainedNode) {
   EXPECT_EQ(with(3).decisions.suspensions.size(), 1u);
 }
 
+// It has the state in its memory then.
+TEST(Elastic, TheNodeOfRankZeroStaysWhereAnotherOneServesAsWell) {
+  for (const std::string& first : {std::string("l"), std::string("m"), std::string("n")}) {
+    Snapshots s;
+    for (const char* node : {"l", "m", "n"}) s.Node({.name = node, .cpu = 1});
+    s.Running({.id = "e", .slots = 1, .most_slots = 3}, first, {0});
+    for (const char* node : {"l", "m", "n"}) {
+      if (node == first) continue;
+      std::vector<RankRecord>& ranks = s.snapshot.attempts.back().ranks;
+      ranks.push_back({.id = {"uid-e", 1, static_cast<int>(ranks.size())},
+                       .node = node,
+                       .slots = {0},
+                       .state = RankState::kRunning});
+    }
+    s.Queued({.id = "x", .slots = 2});
+    const Pass pass = Decide(s);
+    ASSERT_EQ(pass.decisions.resizes.size(), 1u);
+    EXPECT_EQ(Slots(pass.decisions.resizes[0].ranks), first + "/0");
+  }
+}
+
 TEST(Elastic, WhatAUserAskedForIsDoneAtOnce) {
   Snapshots s;
   s.Node({.name = "n", .cpu = 6}).Running({.id = "e", .slots = 2, .most_slots = 4}, "n", {0, 1, 2});

@@ -1,0 +1,44 @@
+#pragma once
+
+// What ranks that have gone left in this node's memory for the next attempt of their jobs.
+
+#include <map>
+#include <string>
+
+#include "absl/time/time.h"
+#include "storage/base/file.h"
+#include "trainyard/v1/run.pb.h"
+
+namespace trainyard {
+
+// The memory is freed with the agent, once a later attempt trains here, and if none does within
+// kPatience: the other ranks of the gang may take a grace of five minutes to leave, and the next
+// attempt ten to start. Not thread-safe.
+class KeptStates {
+ public:
+  static constexpr absl::Duration kPatience = absl::Minutes(15);
+
+  // Of a rank that is gone; `memory` is a file without a name. Empty: it left nothing.
+  void Keep(const v1::RankKey& rank, FileDescriptor memory, absl::Duration now);
+
+  // From where a worker can read what attempt `attempt` of the job left; "": nowhere.
+  std::string PathTo(const std::string& job_uid, int64_t attempt) const;
+
+  // Frees what earlier attempts of the job left. Call it once every rank of `attempt` on this node
+  // has restored its state, and the gang has had time to do so.
+  void AttemptTrains(const std::string& job_uid, int64_t attempt);
+
+  void DropOld(absl::Duration now);
+
+  bool empty() const { return by_job_.empty(); }
+
+ private:
+  struct Kept {
+    int64_t attempt = 0;
+    FileDescriptor memory;
+    absl::Duration since;
+  };
+  std::map<std::string, Kept> by_job_;  // by uid
+};
+
+}  // namespace trainyard
