@@ -231,7 +231,7 @@ FileDescriptor LocalRank::TakeMemory() {
 
 void LocalRank::Kill() {
   if (!process_) return;
-  killed_ = killed_ || !process_->Ended();
+  killed_ = killed_ || !process_->Ends();
   process_->KillGroup();
   stopping_ = true;
 }

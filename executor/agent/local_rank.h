@@ -130,7 +130,7 @@ class LocalRank {
   std::vector<v1::RankEvent> last_words_;  // the agent's own events, written before Exited
   std::string remark_;                     // reported after the last lines of the log
   bool stopping_ = false;
-  bool killed_ = false;  // by Kill, rather than that it had ended before
+  bool killed_ = false;  // by Kill, rather than that it had begun to end before
   bool fenced_ = false;
   bool suspend_sent_ = false;
   std::string keep_state_;  // what the file of that name holds; "": there is none

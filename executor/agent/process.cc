@@ -158,6 +158,12 @@ bool Process::Ended() const {
   return poll(&ready, 1, 0) == 1;
 }
 
+bool Process::Ends() const {
+  if (Ended()) return true;
+  const absl::StatusOr<ProcessStat> stat = ReadProcessStat(id_.pid);
+  return !stat.ok() || stat->start_time != id_.start_time || stat->ending;
+}
+
 std::optional<ExitStatus> Process::TryReap() {
   if (!status_) {
     if (!Ended()) return std::nullopt;

@@ -66,6 +66,8 @@ class Process {
   std::optional<ExitStatus> TryReap();
 
   bool Ended() const;  // the process itself; it may not be reaped yet
+  // Or has begun to end: others may have noticed that already, by what it had open.
+  bool Ends() const;
 
  private:
   Process(ProcessId id, FileDescriptor pidfd, bool child)

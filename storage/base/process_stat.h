@@ -25,6 +25,7 @@ struct ProcessStat {
   uint64_t start_time = 0;  // ticks since boot: a pid is reused, a pid with its start time is not
 
   int64_t threads = 0;
+  bool ending = false;  // its first thread has begun to end: what the process has open goes next
 
   // Also when its first thread has ended and others have not: what the process had open still is.
   bool alive() const { return (state != 'Z' && state != 'X') || threads > 1; }
@@ -37,13 +38,17 @@ inline absl::StatusOr<ProcessStat> ReadProcessStat(pid_t pid) {
   const size_t name_end = text.rfind(") ");
   if (name_end == std::string::npos) return absl::NotFoundError("no such process");
   const std::vector<std::string> fields = absl::StrSplit(text.substr(name_end + 2), ' ');
+  constexpr uint64_t kExiting = 4;  // PF_EXITING, include/linux/sched.h
   ProcessStat stat;
+  uint64_t flags = 0;
   if (fields.size() < 20 || fields[0].size() != 1 || !absl::SimpleAtoi(fields[1], &stat.parent) ||
-      !absl::SimpleAtoi(fields[2], &stat.group) || !absl::SimpleAtoi(fields[17], &stat.threads) ||
+      !absl::SimpleAtoi(fields[2], &stat.group) || !absl::SimpleAtoi(fields[6], &flags) ||
+      !absl::SimpleAtoi(fields[17], &stat.threads) ||
       !absl::SimpleAtoi(fields[19], &stat.start_time)) {
     return absl::InternalError(absl::StrCat("/proc/", pid, "/stat is not understood: ", text));
   }
   stat.state = fields[0][0];
+  stat.ending = (flags & kExiting) != 0;
   return stat;
 }
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -81,6 +82,29 @@ TEST_F(ProcessTest, MissingProgramIsTold) {
                 .status()
                 .code(),
             absl::StatusCode::kNotFound);
+}
+
+// What kills it is not whoever kills it then, too.
+TEST_F(ProcessTest, EndsOnceOthersCanSeeThat) {
+  for (int i = 0; i < 50; ++i) {
+    int ends[2];
+    ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+    const FileDescriptor write_end(ends[1]);
+    FileDescriptor read_end(ends[0]);
+    auto process = Process::Spawn({.program = "/bin/sleep",
+                                   .arguments = {"100"},
+                                   .folder = folder_,
+                                   .stdin_fd = read_end.get(),
+                                   .output_path = folder_ + "/out"});
+    ASSERT_TRUE(process.ok()) << process.status();
+    read_end.Reset(-1);
+    EXPECT_FALSE(process->Ends());
+    ASSERT_EQ(kill(process->id().pid, SIGKILL), 0);
+    pollfd gone{.fd = write_end.get(), .events = 0};  // POLLERR: nobody reads any more
+    ASSERT_EQ(poll(&gone, 1, 20'000), 1);
+    EXPECT_TRUE(process->Ends());
+    EXPECT_TRUE(Reap(*process));
+  }
 }
 
 TEST_F(ProcessTest, GroupDiesWithItsLeader) {
