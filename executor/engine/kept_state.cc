@@ -45,17 +45,6 @@ int64_t BytesIn(int file, int64_t step) {
   return lseek(file, 0, SEEK_END);
 }
 
-absl::Status ReadAt(int fd, int64_t at, absl::Span<char> to) {
-  while (!to.empty()) {
-    const ssize_t n = pread(fd, to.data(), to.size(), at);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return ErrnoStatus(n < 0 ? errno : EIO, "the state in memory");
-    to.remove_prefix(n);
-    at += n;
-  }
-  return absl::OkStatus();
-}
-
 // Ranks that the state travels between, in a binary tree: those at 2 i + 1 and 2 i + 2 receive it
 // from that at i. The first one has it.
 using Tree = std::vector<int>;
@@ -92,7 +81,7 @@ absl::Status Spread(const Gang& gang, const Tree& tree, int64_t bytes, int file)
     if (stored.ok() && n > 0) {
       const absl::string_view piece(received.data(), n);
       stored = place > 0 ? WriteAll(file, piece, "cannot receive the state in memory")
-                         : ReadAt(file, at, absl::MakeSpan(received).subspan(0, n));
+                         : ReadExactly(file, at, n, received.data(), "the state in memory");
     }
     std::swap(received, passed);
     to_pass = n;

@@ -46,6 +46,23 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t limit) {
   }
 }
 
+absl::Status ReadExactly(int fd, int64_t offset, size_t bytes, void* to, absl::string_view what) {
+  char* at = static_cast<char*>(to);
+  while (bytes > 0) {
+    const ssize_t n = pread(fd, at, bytes, offset);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoStatus(errno, what);
+    if (n == 0) {
+      return absl::OutOfRangeError(
+          absl::StrCat(what, ": ends at byte ", offset, ", ", bytes, " more were expected"));
+    }
+    at += n;
+    offset += n;
+    bytes -= n;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status WriteAll(int fd, absl::string_view data, absl::string_view what) {
   while (!data.empty()) {
     const ssize_t n = write(fd, data.data(), data.size());

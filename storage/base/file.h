@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -42,6 +43,10 @@ absl::Status ErrnoStatus(int error, absl::string_view what);
 
 // At most `limit` bytes are read; a larger file is kResourceExhausted.
 absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t limit = int64_t{1} << 30);
+
+// Fills `to` with exactly `bytes` from `offset` on; kOutOfRange: the file ends before that. `what`
+// is for messages.
+absl::Status ReadExactly(int fd, int64_t offset, size_t bytes, void* to, absl::string_view what);
 
 // Writes everything or fails; continues after EINTR and short writes.
 absl::Status WriteAll(int fd, absl::string_view data, absl::string_view what);

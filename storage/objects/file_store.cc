@@ -57,20 +57,7 @@ class FileReader : public ObjectReader {
   int64_t size() const override { return size_; }
 
   absl::Status Read(int64_t offset, size_t bytes, void* to) override {
-    char* at = static_cast<char*>(to);
-    while (bytes > 0) {
-      const ssize_t n = pread(fd_.get(), at, bytes, offset);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) return ErrnoStatus(errno, path_);
-      if (n == 0) {
-        return absl::OutOfRangeError(
-            absl::StrCat(path_, ": ends at byte ", offset, ", ", bytes, " more were expected"));
-      }
-      at += n;
-      offset += n;
-      bytes -= n;
-    }
-    return absl::OkStatus();
+    return ReadExactly(fd_.get(), offset, bytes, to, path_);
   }
 
  private:

@@ -22,20 +22,6 @@ constexpr absl::string_view kMagic = "TYFOLDER";
 constexpr int64_t kTrailerBytes = sizeof(uint64_t) + 8;
 constexpr int64_t kLargestIndex = int64_t{1} << 20;
 
-absl::Status ReadAt(int fd, int64_t offset, size_t bytes, void* to, const std::string& what) {
-  char* at = static_cast<char*>(to);
-  while (bytes > 0) {
-    const ssize_t n = pread(fd, at, bytes, offset);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return ErrnoStatus(errno, what);
-    if (n == 0) return absl::OutOfRangeError(absl::StrCat(what, ": ends at byte ", offset));
-    at += n;
-    offset += n;
-    bytes -= n;
-  }
-  return absl::OkStatus();
-}
-
 class PackedReader : public ObjectReader {
  public:
   PackedReader(std::shared_ptr<FileDescriptor> file, PackedFile place, std::string uri)
@@ -49,7 +35,7 @@ class PackedReader : public ObjectReader {
       return absl::OutOfRangeError(absl::StrCat(uri_, ": has ", place_.bytes, " bytes; ", bytes,
                                                 " from ", offset, " on were asked for"));
     }
-    return ReadAt(file_->get(), place_.offset + offset, bytes, to, uri_);
+    return ReadExactly(file_->get(), place_.offset + offset, bytes, to, uri_);
   }
 
  private:
@@ -158,7 +144,7 @@ absl::StatusOr<std::unique_ptr<PackedFolder>> PackedFolder::Open(FileDescriptor 
     return absl::DataLossError(absl::StrCat(name, ": is no packed folder, or not a whole one"));
   };
   if (bytes < kTrailerBytes) return not_whole();
-  TY_RETURN_IF_ERROR(ReadAt(file.get(), bytes - kTrailerBytes, kTrailerBytes, trailer, name));
+  TY_RETURN_IF_ERROR(ReadExactly(file.get(), bytes - kTrailerBytes, kTrailerBytes, trailer, name));
   uint64_t index_bytes = 0;
   for (size_t i = sizeof(index_bytes); i-- > 0;) index_bytes = index_bytes << 8 | trailer[i];
   const auto most = static_cast<uint64_t>(std::min(kLargestIndex, bytes - kTrailerBytes));
@@ -168,7 +154,7 @@ absl::StatusOr<std::unique_ptr<PackedFolder>> PackedFolder::Open(FileDescriptor 
   }
   std::string text(index_bytes, '\0');
   const int64_t begin = bytes - kTrailerBytes - static_cast<int64_t>(index_bytes);
-  TY_RETURN_IF_ERROR(ReadAt(file.get(), begin, text.size(), text.data(), name));
+  TY_RETURN_IF_ERROR(ReadExactly(file.get(), begin, text.size(), text.data(), name));
   absl::StatusOr<std::map<std::string, PackedFile>> files = ParseIndex(text, begin);
   if (!files.ok()) return Annotate(files.status(), name);
   return std::unique_ptr<PackedFolder>(
