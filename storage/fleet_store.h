@@ -151,6 +151,10 @@ class FleetStore {
   // agents' heartbeats ask for it.
   virtual absl::StatusOr<NodeRanks> ReadRanks(const std::string& node) = 0;
 
+  // Of these states those that no attempt will read any more (MayNeedState).
+  virtual absl::StatusOr<std::vector<LeftState>> FindUnneeded(
+      const std::vector<LeftState>& states) = 0;
+
   virtual absl::StatusOr<std::vector<NodeRecord>> ListNodes() = 0;
   virtual absl::StatusOr<NodeRecord> SetDraining(const std::string& node, bool draining) = 0;
 

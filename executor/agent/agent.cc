@@ -36,7 +36,8 @@ constexpr absl::Duration kSilence = absl::Seconds(5);
 constexpr absl::Duration kLastWords = absl::Seconds(2);
 constexpr int64_t kMostLogBytes = int64_t{1} << 20;  // of an answer
 constexpr int64_t kLogFileBytes = int64_t{4} << 20;  // two files per rank
-constexpr int kMostFound = 4096;                     // ranks that a Register message names
+constexpr absl::Duration kBetweenLeftStates = absl::Seconds(5);
+constexpr int kMostFound = 4096;  // ranks that a Register message names
 
 // `desired` without the assignments whose key cannot name a folder: a defect of the server must not
 // make the agent write outside its own folder.
@@ -274,6 +275,9 @@ void Agent::HandleMessage(const v1::ServerMessage& message) {
     case v1::ServerMessage::kLog:
       HandleLogRequest(message.log());
       break;
+    case v1::ServerMessage::kFree:
+      for (const v1::LeftState& state : message.free().states()) kept_states_.Free(state);
+      break;
     case v1::ServerMessage::kWelcome:
     case v1::ServerMessage::WHAT_NOT_SET:
       spdlog::warn("a message from the server is not understood");
@@ -382,7 +386,9 @@ void Agent::SendEvents(absl::Duration now) {
   for (auto& [name, rank] : ranks_) {
     if (rank->retired() || rank->spool().done()) continue;
     for (;;) {
+      const bool had_state = rank->spool().has_state();
       absl::StatusOr<std::optional<v1::EventBatch>> batch = rank->spool().NextBatch();
+      if (rank->spool().has_state() != had_state) reconcile_due_ = true;
       if (!batch.ok()) {
         const bool damaged = absl::IsDataLoss(batch.status());  // else the next tick tries again
         if (troubled_.insert(name).second) {
@@ -419,6 +425,10 @@ void Agent::SendHeartbeat(absl::Duration now) {
   // GPUs come first among the slots, so a GPU has the same index as its slot.
   for (const auto& [index, usage] : gpus_->Usage()) (*heartbeat.mutable_usage())[index] = usage;
   DescribeHealth(*heartbeat.mutable_health());
+  if (now >= next_left_states_) {
+    next_left_states_ = now + kBetweenLeftStates;
+    for (v1::LeftState& state : kept_states_.All()) *heartbeat.add_left_states() = std::move(state);
+  }
   link_->Send(std::move(message));
 }
 

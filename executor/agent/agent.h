@@ -97,9 +97,12 @@ class Agent {
   void DescribeHealth(v1::NodeHealth& health) const;
   void Tick(absl::Duration now);
   // How many bytes of this machine's memory the state of a job may take between two attempts: half
-  // of what is free, times the fraction of this node's slots that the job has. The other half is
-  // for the next attempt.
-  int64_t RoomForState(const std::string& job_uid) const;
+  // of what is free, times the fraction of this node's slots that the attempt of this rank has. The
+  // other half is for the next attempt.
+  int64_t RoomForState(const v1::RankKey& of) const;
+  // Whether the rank, whose gang broke, is the one of this node that leaves the state: it has said
+  // that it has it, and no other one was asked for it before and is still there.
+  bool IsKeeper(const v1::RankKey& key) const;
   // What the rank's file keep-state is to hold.
   std::string KeepWish(const v1::Assignment& wanted) const;
   void DropKeptStates(absl::Duration now);
@@ -121,6 +124,7 @@ class Agent {
   Inbox inbox_;
   std::unique_ptr<WarmWorkers> warm_;
   KeptStates kept_states_;
+  absl::Duration next_left_states_;  // when a heartbeat tells of them again
   std::unique_ptr<GpuMonitor> gpus_;
   std::map<std::string, std::unique_ptr<LocalRank>> ranks_;  // by name, retired ones too
   std::set<std::string> troubled_;                           // ranks whose log could not be read

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "executor/agent/agent.h"
@@ -29,9 +30,10 @@ constexpr absl::Duration kSettled = absl::Seconds(30);
 
 int64_t HalfOfFreeMemory() { return ReadFreeMemory().value_or(0) / 2; }
 
-bool Keeps(const v1::Assignment& assignment) {
-  return assignment.keep_state() == v1::Assignment::HERE ||
-         assignment.keep_state() == v1::Assignment::ELSEWHERE;
+// Of what the file keep-state holds: all but how many bytes, if there are some.
+std::string KindOf(absl::string_view wish) {
+  const bool none = absl::StartsWith(wish, "0 ");
+  return absl::StrCat(none ? "0" : "", wish.substr(std::min(wish.find(' '), wish.size())));
 }
 
 int64_t BytesIn(const std::string& folder) {
@@ -68,7 +70,7 @@ void Agent::FinishRanks(absl::Duration now) {
       continue;
     }
     spdlog::info("{}: gone", name);
-    kept_states_.Keep(rank->key(), rank->TakeMemory(), now);
+    kept_states_.Keep(rank->key(), rank->TakeMemory(), rank->spool().kept_step(), now);
     finished = true;
   }
   if (!finished) return;
@@ -87,10 +89,15 @@ void Agent::ReconcileRanks(absl::Duration now) {
   for (const auto& [name, rank] : ranks_) present.push_back(rank->Describe(now));
   const bool may_start = up_ && desired_is_fresh_ && lease_.HoldsAt(now) && now >= next_start_;
   for (const Action& action : Reconcile(desired_, present, may_start)) Perform(action, now);
-  // The user may have paused what was only to be resized.
   for (auto& [name, rank] : ranks_) {
-    const v1::Assignment* wanted = rank->keeps_state() ? FindDesired(name) : nullptr;
-    if (wanted != nullptr && !Keeps(*wanted)) rank->SetKeepState("");
+    const v1::Assignment* wanted = FindDesired(name);
+    if (wanted == nullptr) continue;
+    // The user may have paused what was only to be resized, or the gang has broken since.
+    const std::string wish = rank->suspends() ? KeepWish(*wanted) : "";
+    if (KindOf(wish) != KindOf(rank->keep_state())) rank->SetKeepState(wish);
+    if (wanted->wish() == v1::Assignment::SUSPEND) {
+      rank->SetGrace(now, absl::Milliseconds(wanted->grace_ms()));
+    }
   }
   if (desired_is_fresh_ && reconciled_version_ != desired_.version()) {
     reconciled_version_ = desired_.version();
@@ -193,15 +200,36 @@ absl::StatusOr<std::unique_ptr<LocalRank>> Agent::StartRank(const v1::Assignment
 }
 
 std::string Agent::KeepWish(const v1::Assignment& wanted) const {
-  if (!Keeps(wanted)) return "";
-  return absl::StrCat(RoomForState(wanted.key().job_uid()),
-                      wanted.keep_state() == v1::Assignment::HERE ? " here" : " elsewhere");
+  const int64_t room = RoomForState(wanted.key());
+  switch (wanted.keep_state()) {
+    case v1::Assignment::HERE:
+      return absl::StrCat(room, " here");
+    case v1::Assignment::ELSEWHERE:
+      return absl::StrCat(room, " elsewhere");
+    case v1::Assignment::ALONE:
+      return absl::StrCat(IsKeeper(wanted.key()) ? room : 0, " alone");
+    default:
+      return "";
+  }
 }
 
-int64_t Agent::RoomForState(const std::string& job_uid) const {
-  int64_t slots = 0;
-  for (const v1::Assignment& assignment : desired_.assignments()) {
-    if (assignment.key().job_uid() == job_uid) slots += assignment.slots_size();
+bool Agent::IsKeeper(const v1::RankKey& key) const {
+  const auto self = ranks_.find(run::RunDirectory::NameOf(key));
+  if (self == ranks_.end() || !self->second->spool().has_state()) return false;
+  return std::none_of(ranks_.begin(), ranks_.end(), [&](const auto& entry) {
+    const LocalRank& other = *entry.second;
+    const bool same = other.key().job_uid() == key.job_uid() &&
+                      other.key().attempt() == key.attempt() && entry.first != self->first;
+    return same && other.HasProcess() && KindOf(other.keep_state()) == " alone";
+  });
+}
+
+int64_t Agent::RoomForState(const v1::RankKey& of) const {
+  int64_t slots = 0;  // also of ranks that have ended already
+  for (const auto& [name, rank] : ranks_) {
+    const bool same =
+        rank->key().job_uid() == of.job_uid() && rank->key().attempt() == of.attempt();
+    if (same) slots += static_cast<int64_t>(rank->slots().size());
   }
   const int64_t all = std::max(1, options_.hello.slots_size());
   return HalfOfFreeMemory() / all * std::min(slots, all);

@@ -204,6 +204,12 @@ void LocalRank::Suspend(absl::Duration now, absl::Duration grace) {
   if (!process_) return;
   process_->Signal(SIGTERM);
   suspend_sent_ = true;
+  SetGrace(now, grace);
+}
+
+void LocalRank::SetGrace(absl::Duration now, absl::Duration grace) {
+  if (!suspend_sent_ || grace == grace_) return;
+  grace_ = grace;
   if (grace > absl::ZeroDuration()) suspend_deadline_ = now + grace;
 }
 
@@ -224,7 +230,10 @@ void LocalRank::SetKeepState(const std::string& wish) {
 
 FileDescriptor LocalRank::TakeMemory() {
   // What an adopted process ended with is not known; its file tells whether it is whole.
-  const bool well = status_ && (status_->unknown || (status_->signal == 0 && status_->code == 0));
+  // One whose gang broke fails, or is killed, after it has left it.
+  const bool leaves = status_ && status_->signal == 0 &&
+                      (status_->code == run::kExitDone || status_->code == run::kExitGang);
+  const bool well = leaves || spool_.kept_step() > 0 || (status_ && status_->unknown);
   FileDescriptor memory = std::move(memory_);
   return well ? std::move(memory) : FileDescriptor();
 }

@@ -80,11 +80,14 @@ class LocalRank {
 
   // SIGTERM: save or keep the state and leave, within `grace` (zero: without a limit of ours).
   void Suspend(absl::Duration now, absl::Duration grace);
+  // The grace of a rank that was told to leave, from now on, if it is another one than before.
+  void SetGrace(absl::Duration now, absl::Duration grace);
   // Asks it to leave its state in memory when it is suspended: `wish` is what its file keep-state
   // is to hold (run_directory.h). "" takes that back, which has no effect once it packs its state.
   void SetKeepState(const std::string& wish);
-  bool keeps_state() const { return !keep_state_.empty(); }
-  // Of a rank that is gone: what it left in memory (KeptStates), unless it failed.
+  const std::string& keep_state() const { return keep_state_; }
+  bool suspends() const { return suspend_sent_ && HasProcess(); }
+  // Of a rank that is gone: what it left in memory (KeptStates), unless it failed by itself.
   FileDescriptor TakeMemory();
   void Kill();
   // Kills it because the agent has no right, or no wish, to run anything. It is reported as ended
@@ -136,6 +139,7 @@ class LocalRank {
   std::string keep_state_;  // what the file of that name holds; "": there is none
   bool retired_ = false;
   absl::Duration started_ = absl::ZeroDuration();
+  absl::Duration grace_ = absl::ZeroDuration();  // as it was told last
   absl::Duration suspend_deadline_ = absl::InfiniteDuration();
 };
 

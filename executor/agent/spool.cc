@@ -63,6 +63,8 @@ absl::StatusOr<std::optional<v1::EventBatch>> Spool::NextBatch() {
       }
       has_restored_ = has_restored_ || event.has_restored();
       has_metrics_ = has_metrics_ || event.has_metrics();
+      has_state_ = has_state_ || event.failure().has_state();
+      if (event.finished().kept()) kept_step_ = event.finished().step();
       sent.last = sent.last || event.has_exited();
       if (event.sequence() > acked_) *batch.add_events() = std::move(event);
     }

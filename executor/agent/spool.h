@@ -50,6 +50,10 @@ class Spool {
   bool has_begun() const { return has_begun_; }        // the worker wrote its first event
   bool has_restored() const { return has_restored_; }  // it has the state that it goes on from
   bool has_metrics() const { return has_metrics_; }    // the worker made a step
+  bool has_state() const { return has_state_; }        // the worker said so when its gang broke
+  // The step of the state that the worker has left in memory; 0: it has left none, as far as the
+  // log was read.
+  int64_t kept_step() const { return kept_step_; }
   // The log ends with Exited. Becomes false again when the server turns out to have stored later
   // events, which a crash of the machine took from the log: then AppendLast is due again.
   bool ended() const { return ended_; }
@@ -74,6 +78,8 @@ class Spool {
   bool has_begun_ = false;
   bool has_restored_ = false;
   bool has_metrics_ = false;
+  bool has_state_ = false;
+  int64_t kept_step_ = 0;
   bool ended_ = false;
   bool end_written_ = false;  // Exited is in the log; else `ended_` says that nobody wants it
   bool done_ = false;

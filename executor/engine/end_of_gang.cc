@@ -29,6 +29,7 @@ absl::Status Trainer::EndOfGang() {
 }
 
 absl::Status Trainer::RunEnd() {
+  updating_ = true;
   const absl::Status ran = session_.Run(end_of_gang_);
   return shards_ && !shards_->status().ok() ? shards_->status() : ran;
 }

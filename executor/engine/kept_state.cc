@@ -39,10 +39,19 @@ absl::StatusOr<Checkpoint> OpenState(int file, int64_t step) {
       absl::StrCat("it is of step ", checkpoint.step, ", and of step ", step, " was expected"));
 }
 
-// Bytes of the state in `file`; 0: there is none, or it is of no use.
-int64_t BytesIn(int file, int64_t step) {
-  if (file < 0 || !OpenState(file, step).ok()) return 0;
-  return lseek(file, 0, SEEK_END);
+// The state in a file: how long it is, and a digest of its manifest, which tells it from another
+// one of the same step with other metrics or other sizes of files. Without bytes there is none, or
+// it is of no use.
+struct FoundState {
+  int64_t bytes = 0;
+  std::string sha256;
+};
+
+FoundState Find(int file, int64_t step) {
+  if (file < 0) return {};
+  const absl::StatusOr<Checkpoint> state = OpenState(file, step);
+  if (!state.ok()) return {};
+  return {.bytes = lseek(file, 0, SEEK_END), .sha256 = state->manifest_sha256};
 }
 
 // Ranks that the state travels between, in a binary tree: those at 2 i + 1 and 2 i + 2 receive it
@@ -159,13 +168,29 @@ absl::StatusOr<std::vector<int64_t>> GatherNumbers(const Gang& gang, int64_t min
   return numbers;
 }
 
+// How many bytes each rank has of the state that the first of those has which have one; 0: none, or
+// those of another one. Nodes that each kept a state by itself may have several: what was measured
+// after the step is in some of them, perhaps, and not in others.
+absl::StatusOr<std::vector<int64_t>> BytesOfOneState(const Gang& gang, const FoundState& mine,
+                                                     bool may_differ) {
+  TY_ASSIGN_OR_RETURN(std::vector<int64_t> bytes_at, GatherNumbers(gang, mine.bytes));
+  if (gang.alone() || !may_differ) return bytes_at;
+  TY_ASSIGN_OR_RETURN(const std::vector<std::string> digests, gang.Gather(mine.sha256));
+  const auto has = [](int64_t bytes) { return bytes > 0; };
+  const size_t first = std::find_if(bytes_at.begin(), bytes_at.end(), has) - bytes_at.begin();
+  for (size_t rank = first; rank < bytes_at.size(); ++rank) {
+    if (digests[rank] != digests[first]) bytes_at[rank] = 0;
+  }
+  return bytes_at;
+}
+
 }  // namespace
 
 absl::StatusOr<TakenState> TakeState(const Gang& gang, const StateInMemory& state) {
   FileDescriptor file;  // the checkpoint has a descriptor of its own
   if (state.take != nullptr) file = state.take();
   TY_ASSIGN_OR_RETURN(const std::vector<int64_t> bytes_at,
-                      GatherNumbers(gang, BytesIn(file.get(), state.step)));
+                      BytesOfOneState(gang, Find(file.get(), state.step), state.may_differ));
   const auto lacks = [](int64_t bytes) { return bytes <= 0; };
   if (std::all_of(bytes_at.begin(), bytes_at.end(), lacks)) {
     return TakenState{.why_not = "no node has it any more"};
@@ -212,6 +237,7 @@ absl::Status LeaveState(const Gang& gang, const std::optional<RoomForState>& roo
 
 uint8_t WishToLeave(bool leads, bool told_to_stop, const std::optional<RoomForState>& room,
                     uint8_t before, bool impatient) {
+  if (room && room->alone) return 0;        // it is about to leave the gang
   if (told_to_stop && !room) return kStop;  // with a checkpoint
   uint8_t wish = leads && impatient ? kStop : 0;
   if (!told_to_stop) return wish;

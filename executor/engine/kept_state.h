@@ -1,8 +1,9 @@
 #pragma once
 
-// What an attempt leaves in memory for the next one, which begins at once on other slots: the
-// newest state, as a packed checkpoint, on one of its nodes that the next attempt has, too. Nothing
-// is written to a disk.
+// What an attempt leaves in memory for the next one: the newest state, as a packed checkpoint.
+// Nothing is written to a disk. A gang that is resized leaves it together, on one of its nodes that
+// the next attempt has, too; one that has lost a rank, on each of the nodes that are left
+// (after_loss.cc).
 
 #include <cstdint>
 #include <functional>
@@ -23,6 +24,7 @@ struct StateInMemory {
   // not have the state. Called at most once. Null means the same as an invalid descriptor.
   std::function<FileDescriptor()> take;
   int64_t room = 0;  // bytes of memory that this node has for it, if it comes from another one
+  bool may_differ = false;  // nodes may each have left one by themselves (Parallel.second_owner)
 };
 
 // A file in memory that can take the state of this attempt.
@@ -30,6 +32,9 @@ struct RoomForState {
   int fd = -1;
   int64_t bytes = 0;   // at most
   bool stays = false;  // the next attempt has this node, too
+  // The gang is broken, and each of its nodes keeps the state by itself: this rank if it has
+  // `bytes` for it, or else perhaps another one of the node.
+  bool alone = false;
 };
 
 struct TakenState {
@@ -38,8 +43,9 @@ struct TakenState {
 };
 
 // Every rank of the gang calls it. From the first rank whose node has the state it goes to all
-// nodes that do not, of each to one rank, in a binary tree; the other ranks of a node read what
-// that one received. A failure is the gang's: all else means that there is no such state.
+// nodes that do not have it, or have another one of this step, of each to one rank, in a binary
+// tree; the other ranks of a node read what that one received. A failure is the gang's: all else
+// means that there is no such state.
 absl::StatusOr<TakenState> TakeState(const Gang& gang, const StateInMemory& state);
 
 // The rank that is to keep the state: rank 0 if its node stays, or else that with most memory of

@@ -32,6 +32,7 @@ absl::StatusOr<std::string> FirstFound(const Gang& gang, const std::string& mine
 }  // namespace
 
 absl::Status Steps::NotFinite(const StepResult& result) {
+  off_course_ = true;
   // Delivers the micro-batches of that step once more.
   data::Loader again(p_.dataset, LoaderOptions(p_.device, p_.spec, p_.plan, p_.data_gang,
                                                p_.loader_threads, done(), run_.skips));
@@ -73,6 +74,7 @@ absl::StatusOr<std::optional<Checkpoint>> Steps::RollbackTarget() {
 }
 
 absl::Status Steps::RollBack(const std::string& what) {
+  off_course_ = true;
   std::optional<Checkpoint> target;
   TY_RETURN_IF_ERROR(
       p_.gang.OfLeader(p_.gang.leads() ? FindTarget(what, target) : absl::OkStatus()));

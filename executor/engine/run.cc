@@ -112,6 +112,8 @@ absl::Status CheckSameStart(const Gang& gang, const v1::JobSpec& spec, const pla
                        ? absl::StrCat(" chunks ", spec.parallel().layout().chunks())
                        : "",
                    spec.parallel().check_links() ? " check_links" : "",
+                   // Workers of before share out the optimizer's state.
+                   spec.parallel().second_owner() ? " second_owner" : "",
                    // Workers of before sweep the tables all the same, and would send other sums.
                    spec.optimizer().muon().adamw().lazy_tables() ? " lazy_tables" : "",
                    // Or each have all of the tables.
@@ -172,7 +174,9 @@ absl::StatusOr<std::optional<ChosenCheckpoint>> FindInMemory(const Gang& gang,
                                                              const data::Dataset& dataset,
                                                              RunObserver& observer) {
   if (!request.in_memory) return std::optional<ChosenCheckpoint>();
-  TY_ASSIGN_OR_RETURN(TakenState taken, TakeState(gang, *request.in_memory));
+  StateInMemory state = *request.in_memory;
+  state.may_differ = spec.parallel().second_owner();
+  TY_ASSIGN_OR_RETURN(TakenState taken, TakeState(gang, state));
   if (taken.checkpoint) {
     const absl::Status fits = gang.Agree(CheckFits(*taken.checkpoint, spec, dataset));
     if (fits.ok()) {
@@ -327,7 +331,8 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const Gang& ranks,
     if (chosen) TY_RETURN_IF_ERROR(SettleRestore(*store, *chosen, checkpoints, observer));
     TY_RETURN_IF_ERROR(TellGang(computed, chosen, of_links, observer));
   }
-  const bool from_memory = chosen && chosen->in_memory;
+  std::optional<std::map<std::string, double>> from_memory;
+  if (chosen && chosen->in_memory) from_memory = chosen->checkpoint.metrics;
   chosen.reset();
   Steps steps({.device = device,
                .gang = gang,
@@ -344,15 +349,19 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const Gang& ranks,
                .observer = observer,
                .checkpoint_root = request.checkpoint_root,
                .loader_threads = threads,
-               .from_memory = from_memory,
+               .from_memory = std::move(from_memory),
                .room_for_state = request.room_for_state,
-               .keep_patience = request.keep_patience},
+               .keep_patience = request.keep_patience,
+               .loss_patience = request.loss_patience},
               state);
   const absl::StatusOr<RunResult> result = steps.Run(stop);
   if (!result.ok()) {
     // Before anything ends that waits for the device, and so for the other ranks.
     FailGang(gang, result.status());
     session->Synchronize().IgnoreError();
+    if (FaultOf(result.status()) == Fault::kGang && spec.parallel().second_owner()) {
+      steps.LeaveAfterLoss(result.status());
+    }
   }
   if (result.ok()) {
     TY_RETURN_IF_ERROR(WithStorageFault(observer.OnFinished(*result)));

@@ -46,6 +46,15 @@ class RunObserver : public CheckpointListener {
   virtual absl::Status OnWarning(const std::string& message) = 0;
 
   virtual absl::Status OnFinished(const RunResult& result) = 0;
+
+  // The gang broke for `why`, and this rank has the whole state (Parallel.second_owner): it waits a
+  // while for RunRequest::room_for_state, to leave it there. If it can, it repeats as OnMetrics
+  // what rank 0 may not have told of the steps after `told_after`, and calls OnFinished with a
+  // result that is `kept`. The run fails for `why` all the same. Called only where there is a
+  // room_for_state.
+  virtual absl::Status OnLeftAlone(const absl::Status& /*why*/, int64_t /*told_after*/) {
+    return absl::OkStatus();
+  }
 };
 
 struct RestorePoint {
@@ -59,12 +68,16 @@ struct RunRequest {
   // What an attempt before left in memory, which is newer than `restore`, or as new.
   std::optional<StateInMemory> in_memory;
   // Called once a stop was asked for: the file to leave the state in, or nothing if a checkpoint is
-  // to be written. Null means a checkpoint.
+  // to be written. Null means a checkpoint. Called again and again once the gang broke, until the
+  // state is asked for.
   std::function<std::optional<RoomForState>()> room_for_state;
   // Agents tell their ranks one after the other that the state is to stay in memory. So long the
   // gang trains on while rank 0 does not know of it yet, or of no node that can keep it; then it
   // stops, and writes a checkpoint.
   absl::Duration keep_patience = absl::Seconds(2);
+  // So long a rank whose gang broke waits to be told where to leave its state: its server learns of
+  // that from it.
+  absl::Duration loss_patience = absl::Seconds(15);
   std::string checkpoint_root;  // URI of a folder; need not exist
   int64_t attempt = 1;
   int threads = 1;  // of the host, for what is not the device's work

@@ -42,6 +42,12 @@ kernels::DType ComputeTypeOf(const v1::JobSpec& spec) {
   }
 }
 
+// The ranks may still reach each other; the server counts one of them as lost all the same.
+absl::Status BrokenGang() {
+  return WithFault(Fault::kGang,
+                   absl::CancelledError("the server counts another rank of the gang as lost"));
+}
+
 }  // namespace
 
 data::Loader::Options LoaderOptions(kernels::Device& device, const v1::JobSpec& spec,
@@ -65,6 +71,12 @@ data::Loader::Options LoaderOptions(kernels::Device& device, const v1::JobSpec& 
           .skips = skips,
           .in_use = BatchesInUse(device),
           .allocate = [&device](size_t bytes) { return device.AllocateHost(bytes); }};
+}
+
+Steps::Steps(const Parts& parts, RunState run) : p_(parts), run_(std::move(run)) {
+  if (!p_.from_memory || p_.from_memory->empty()) return;
+  metrics_ = *p_.from_memory;
+  evaluated_step_ = done();
 }
 
 std::string Steps::StoppedEarly() const {
@@ -97,12 +109,21 @@ absl::StatusOr<RunResult> Steps::Run(const std::atomic<bool>& stop) {
   TY_RETURN_IF_ERROR(Warn());
   // An evaluation that failed before this checkpoint was written is made before anything else.
   bool evaluates_first = std::exchange(run_.unevaluated, false);
-  while (evaluates_first || !Over()) {
+  evaluation_due_ = evaluates_first;
+  // A gang that broke after its last step has left it in memory, and nothing else is missing.
+  bool saves_first = p_.from_memory && Over() && !evaluates_first;
+  while (evaluates_first || saves_first || !Over()) {
     const bool again = std::exchange(evaluates_first, false);
-    if (!again) {
+    const bool only_saves = std::exchange(saves_first, false);
+    if (!again && !only_saves) {
+      if (const auto room = stop ? Room() : std::nullopt; room && room->alone) return BrokenGang();
       TY_ASSIGN_OR_RETURN(wishes_, p_.gang.AnyOf(Wishes(stop)));
       if ((wishes_ & kAskedToKeep) != 0) keep_asked_ = std::min(keep_asked_, absl::Now());
       stopping_ = (wishes_ & kStop) != 0;
+      // It may have been told so while it waited for the others, which do not know of it.
+      if (const auto room = stopping_ ? Room() : std::nullopt; room && room->alone) {
+        return BrokenGang();
+      }
       reports_ranks_ = (wishes_ & kReportRanks) != 0;
       if (stopping_ && p_.trainer.on_their_way() == 0) {
         const bool nothing_new = done() == restored && !p_.from_memory;
@@ -116,8 +137,9 @@ absl::StatusOr<RunResult> Steps::Run(const std::atomic<bool>& stop) {
       if (TriesAfter(done())) TY_RETURN_IF_ERROR(TryEvaluation());
     }
     bool best = false;
-    if (again || EvaluatesAfter(done())) {
+    if (again || (!only_saves && EvaluatesAfter(done()))) {
       TY_ASSIGN_OR_RETURN(best, EvaluateAndKeepWeights());
+      evaluation_due_ = false;
     }
     TY_RETURN_IF_ERROR(Warn());
     // The checkpoint follows the metrics of its step: whoever restores from it has them already.
@@ -165,14 +187,19 @@ absl::Status Steps::TrainOnce() {
   const Begun ended = now();
   const Begun begun = std::exchange(begun_, ended);  // of the next step, if that is enqueued
   if (!result.finite && !result.skipped) return NotFinite(result);
+  evaluation_due_ = EvaluatesAfter(done());
   if (!p_.gang.alone()) times_.Add(ended.at - begun.at, ended.for_ranks - begun.for_ranks);
   if (!ReportsAfter(done())) return absl::OkStatus();
-  std::map<std::string, double> of_ranks;
-  if (reports_ranks_) {
-    TY_ASSIGN_OR_RETURN(of_ranks, ReportRanks());
+  std::map<std::string, double> values;
+  if (p_.gang.leads() || p_.spec.parallel().second_owner()) {
+    values = Measure(result, ended.at - begun.at, ended.waited - begun.waited);
+    Remember(RunObserver::Split::kTrain, values);
   }
-  if (!p_.gang.leads()) return absl::OkStatus();
-  return Report(result, ended.at - begun.at, ended.waited - begun.waited, of_ranks);
+  if (reports_ranks_) {
+    TY_ASSIGN_OR_RETURN(const auto of_ranks, ReportRanks());
+    values.insert(of_ranks.begin(), of_ranks.end());
+  }
+  return Tell(RunObserver::Split::kTrain, values);
 }
 
 bool Steps::ReportsAfter(int64_t step) const {
@@ -214,8 +241,8 @@ absl::StatusOr<std::map<std::string, double>> Steps::ReportRanks() {
   return RankMetrics(all, shares);
 }
 
-absl::Status Steps::Report(const StepResult& result, absl::Duration took, absl::Duration waited,
-                           const std::map<std::string, double>& of_ranks) {
+std::map<std::string, double> Steps::Measure(const StepResult& result, absl::Duration took,
+                                             absl::Duration waited) const {
   const double seconds = absl::ToDoubleSeconds(took);
   const double samples = static_cast<double>(p_.spec.training().batch_size());
   std::map<std::string, double> values = {{"loss", result.loss},
@@ -239,8 +266,14 @@ absl::Status Steps::Report(const StepResult& result, absl::Duration took, absl::
   if (p_.plan.tokens) {
     values["tokens_per_second"] = samples * static_cast<double>(p_.plan.rows_per_sample) / seconds;
   }
-  values.insert(of_ranks.begin(), of_ranks.end());
-  return WithStorageFault(p_.observer.OnMetrics(done(), RunObserver::Split::kTrain, values));
+  return values;
+}
+
+absl::Status Steps::Tell(RunObserver::Split split, const std::map<std::string, double>& values) {
+  if (!p_.gang.leads()) return absl::OkStatus();
+  TY_RETURN_IF_ERROR(WithStorageFault(p_.observer.OnMetrics(done(), split, values)));
+  measured_.clear();
+  return absl::OkStatus();
 }
 
 absl::Status Steps::Warn() {
@@ -294,17 +327,15 @@ absl::StatusOr<bool> Steps::Evaluate() {
                         ScoreOf(p_.spec.checkpoint().best(), "spec.checkpoint.best", values));
   }
   bool best = false;
+  if (of_best) TY_RETURN_IF_ERROR(RevertUnwrittenBest());
   if (to_stop) TakeValue(p_.spec.evaluation().early_stopping(), *to_stop, run_.early_stopping);
   if (of_best) {
-    TY_RETURN_IF_ERROR(RevertUnwrittenBest());
     std::vector<Score> before = run_.best;
     best = EnterBest(p_.spec.checkpoint().best(), *of_best, run_.best);
     if (best) entered_ = {.step = done(), .before = std::move(before)};
   }
-  if (p_.gang.leads()) {
-    TY_RETURN_IF_ERROR(
-        WithStorageFault(p_.observer.OnMetrics(done(), RunObserver::Split::kValidation, values)));
-  }
+  Remember(RunObserver::Split::kValidation, values);
+  TY_RETURN_IF_ERROR(Tell(RunObserver::Split::kValidation, values));
   return best;
 }
 
@@ -323,6 +354,11 @@ absl::StatusOr<bool> Steps::EvaluateAndKeepWeights() {
   const Fault fault = FaultOf(best.status());
   // A device that failed has no weights that can be trusted, and a store that failed takes none.
   if (fault == Fault::kDevice || fault == Fault::kStorage) return best;
+  // The state stays in memory, and is evaluated then (LeaveAfterLoss).
+  if (fault == Fault::kGang && p_.spec.parallel().second_owner()) {
+    evaluated_step_ = -1;
+    return best;
+  }
   if (NothingCounts(best.status()) && !PoliciesNeedEvaluation()) {
     if (!p_.gang.leads()) return false;
     TY_RETURN_IF_ERROR(WithStorageFault(p_.observer.OnWarning(

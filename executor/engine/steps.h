@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <optional>
@@ -37,7 +38,8 @@ struct EvaluationTimes {
   bool at_end = false;
 };
 
-// Every rank of a gang makes the same steps and decisions; rank 0 reports and saves.
+// Every rank of a gang makes the same steps and decisions; rank 0 reports and saves, and when the
+// gang breaks the others may do so, too (LeaveAfterLoss).
 class Steps {
  public:
   // All must outlive the Steps. `run` is the RunState that was saved with the trainer's state.
@@ -57,14 +59,22 @@ class Steps {
     RunObserver& observer;
     std::string checkpoint_root;
     int64_t loader_threads = 1;
-    bool from_memory = false;  // the run goes on from a state that no checkpoint holds
+    // If the run goes on from a state that no checkpoint holds: what an evaluation of it found, if
+    // there was one.
+    std::optional<std::map<std::string, double>> from_memory;
     std::function<std::optional<RoomForState>()> room_for_state;  // as RunRequest has it
     absl::Duration keep_patience;                                 // likewise
+    absl::Duration loss_patience;                                 // likewise
   };
-  Steps(const Parts& parts, RunState run) : p_(parts), run_(std::move(run)) {}
+  Steps(const Parts& parts, RunState run);
 
   // As engine::Run. RolledBack(status): the newest checkpoint is where the run is to go on.
   absl::StatusOr<RunResult> Run(const std::atomic<bool>& stop);
+
+  // After Run has failed with the fault kGang, `why`, with Parallel.second_owner: leaves the state
+  // in memory, if this rank is to do so and can, and if it is asked to in time. The other ranks are
+  // of no help any more.
+  void LeaveAfterLoss(const absl::Status& why);
 
  private:
   int64_t done() const { return p_.trainer.steps_done(); }
@@ -88,8 +98,11 @@ class Steps {
   // Whether the next step follows step `step` at once: no evaluation, checkpoint or stop comes
   // between.
   bool NextStepFollowsAtOnce(int64_t step) const;
-  absl::Status Report(const StepResult& result, absl::Duration took, absl::Duration waited,
-                      const std::map<std::string, double>& of_ranks);
+  // The metrics of a step that took so long, and of that waited for data.
+  std::map<std::string, double> Measure(const StepResult& result, absl::Duration took,
+                                        absl::Duration waited) const;
+  // Rank 0 reports what was measured after the newest step; the others do nothing.
+  absl::Status Tell(RunObserver::Split split, const std::map<std::string, double>& values);
   // Whether train metrics are reported after step `step`.
   bool ReportsAfter(int64_t step) const;
   // What this rank asks all ranks for before the next step, as bits.
@@ -118,7 +131,7 @@ class Steps {
                                 const std::map<std::string, double>& values) const;
   // Rank 0 writes; every rank makes the same calls, since each has a share of what is written.
   absl::Status Save(const CheckpointWriter::Purpose& purpose);
-  // Rank 0: what goes into a checkpoint beside the tensors.
+  // What goes into a checkpoint beside the tensors.
   CheckpointContent Content() const;
   // Rank 0: with the optimizer state of `state` where it is sharded; null: that of all ranks.
   absl::Status SaveAndServe(const CheckpointWriter::Purpose& purpose);
@@ -130,6 +143,13 @@ class Steps {
   // Leaves the state in memory, on all ranks or none; false: nobody asked for that, or it cannot
   // be.
   absl::StatusOr<bool> KeepState();
+  absl::Status LeaveAlone(const absl::Status& why);
+  // Why a rank whose gang broke has nothing to leave; "": it has.
+  std::string NothingToLeave() const;
+  // Whether rank 0 has written the checkpoint of the newest entry of run_.best.
+  bool BestIsWritten() const;
+  // Keeps for LeaveAlone what rank 0 is to report: rank 0 until it has, the others the newest.
+  void Remember(RunObserver::Split split, const std::map<std::string, double>& values);
 
   // Handles the step after done(), which was not finite: fails or rolls back, as
   // training.on_non_finite says.
@@ -172,7 +192,16 @@ class Steps {
   absl::Time keep_asked_ = absl::InfiniteFuture();  // when a rank was first told to keep the state
   bool keep_failed_ = false;                        // it is not tried again
   int64_t first_step_ = 0;                          // of this attempt
-  absl::Status failed_ahead_;  // the failure of EnqueueAhead, which the next step returns
+  bool evaluation_due_ = false;  // the one that follows the newest step is not complete
+  struct Measured {
+    int64_t step = 0;
+    RunObserver::Split split;
+    std::map<std::string, double> values;
+  };
+  std::deque<Measured> measured_;  // what Remember keeps
+  int64_t forgotten_ = 0;          // of steps up to this one it has dropped some
+  bool off_course_ = false;        // a step was not finite, and ranks may differ in what they have
+  absl::Status failed_ahead_;      // the failure of EnqueueAhead, which the next step returns
   struct Entered {
     int64_t step = 0;
     std::vector<Score> before;  // run_.best without it

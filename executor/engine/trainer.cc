@@ -156,6 +156,7 @@ Program Trainer::MakeProgram(const StepPart& part) {
 
 absl::Status Trainer::Initialize() {
   steps_done_ = enqueued_ = next_micro_batch_ = 0;
+  updating_ = false;
   ungathered_ = false;
   loss_scale_.reset();
   if (session_.plan().loss_scaling) {
@@ -186,6 +187,7 @@ absl::Status Trainer::Restore(const Checkpoint& checkpoint) {
   }
   steps_done_ = enqueued_ = checkpoint.step;
   next_micro_batch_ = 0;
+  updating_ = false;
   ungathered_ = false;
   loss_scale_ = checkpoint.run.loss_scale;
   session_.Launch(copy_);
@@ -374,12 +376,19 @@ absl::StatusOr<StepResult> Trainer::Finish() {
     if (result.finite || result.skipped) loss_scale_ = after;
   }
   if (result.finite || result.skipped) ++steps_done_;
+  updating_ = false;
   if (!result.finite) {
     ungathered_ = false;  // no rank changed anything
     TY_RETURN_IF_ERROR(Drain());
     ClearRejectedStep();
   }
   return result;
+}
+
+bool Trainer::HasWholeState() const {
+  const plan::Plan& plan = session_.plan();
+  const bool shared_out = plan.sharded || stage_ || shards_ || hosted_ || !plan.tables.empty();
+  return !shared_out && !session_.Asynchronous() && !updating_ && on_their_way() == 0;
 }
 
 absl::Status Trainer::CopyTo(Snapshot& snapshot) {

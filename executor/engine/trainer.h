@@ -108,6 +108,9 @@ class Trainer {
            (shards_ ? shards_->waited() : absl::ZeroDuration());
   }
   int64_t on_their_way() const { return enqueued_ - steps_done_; }
+  // After a failure: whether this rank alone has all of the state after steps_done(). On a device
+  // that computes while the host goes on that is not known.
+  bool HasWholeState() const;
   // Whether anything is enqueued whose result Finish has not returned.
   bool busy() const { return on_their_way() > 0 || next_micro_batch_ > 0; }
   // Whether one step may be enqueued behind another: not with fp16, where the loss scale is known
@@ -217,6 +220,7 @@ class Trainer {
   absl::Duration waited_;
   int64_t steps_done_ = 0, enqueued_ = 0;
   int64_t next_micro_batch_ = 0;         // of step enqueued_
+  bool updating_ = false;                // a step has begun to change the state
   bool ungathered_ = false;              // what this rank has not stepped of the parameters is old
   std::optional<LossScale> loss_scale_;  // with fp16
   std::optional<LoadedWeights> loaded_;  // with fine_tune.from

@@ -19,7 +19,10 @@
 //                    than in a checkpoint, and how many bytes it may have on this node. "BYTES
 //                    here": the next attempt runs on this node, too, which may keep the state.
 //                    "BYTES elsewhere": it does not, but runs on another node of this gang, to
-//                    which the state is to be sent
+//                    which the state is to be sent. "BYTES alone": the gang is broken, also if it
+//                    does not know of it, and each of its nodes keeps the state by itself
+//                    (Parallel.second_owner): 0 bytes until this rank has said that it has it, and
+//                    while another one of the node keeps it
 //   reserve          space for the last events on a full disk; removed once they are written
 //   log, log.1       stdout and stderr of the worker, rotated by copying and truncating
 //   log.start        how many bytes the worker wrote before those of log.1, and before those of log

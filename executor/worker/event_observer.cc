@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "executor/worker/exit_code.h"
 #include "storage/base/file.h"
 #include "storage/base/printable.h"
 #include "storage/base/status.h"
@@ -66,6 +67,17 @@ absl::Status EventObserver::OnFinished(const engine::RunResult& result) {
   event.mutable_finished()->set_reason(result.reason);
   event.mutable_finished()->set_kept(result.kept);
   return events_.Append(std::move(event));
+}
+
+absl::Status EventObserver::OnLeftAlone(const absl::Status& why, int64_t told_after) {
+  spdlog::error("{}", std::string(why.message()));
+  v1::RankEvent event;
+  *event.mutable_failure() = FailureOf(why);
+  event.mutable_failure()->set_has_state(true);
+  event.mutable_failure()->set_told_after(told_after);
+  TY_RETURN_IF_ERROR(events_.Append(std::move(event)));
+  failure_told_ = true;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<int64_t> EventObserver::OnCheckpoint(const engine::WrittenCheckpoint& written,

@@ -27,6 +27,9 @@ class EventObserver : public engine::RunObserver {
   absl::Status OnNotice(const std::string& message) override;
   absl::Status OnWarning(const std::string& message) override;
   absl::Status OnFinished(const engine::RunResult& result) override;
+  absl::Status OnLeftAlone(const absl::Status& why, int64_t told_after) override;
+  // Whether the failure of the run was reported: OnLeftAlone was called.
+  bool failure_told() const { return failure_told_; }
 
   // The number of a report is the sequence of its event; it is settled once the server stored that.
   absl::StatusOr<int64_t> OnCheckpoint(const engine::WrittenCheckpoint& written, bool final,
@@ -43,6 +46,7 @@ class EventObserver : public engine::RunObserver {
   const run::RunDirectory& directory_;
   const LeaseWatchdog& lease_;
   const std::string device_;
+  bool failure_told_ = false;
 };
 
 }  // namespace trainyard::worker

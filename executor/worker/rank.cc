@@ -50,10 +50,10 @@ std::optional<engine::RoomForState> ReadRoomForState(const run::RunDirectory& di
   if (!text.ok()) return std::nullopt;
   const std::vector<std::string> words = absl::StrSplit(*text, ' ');
   engine::RoomForState room{.fd = run::kStateDescriptor};
-  if (words.size() != 2 || !absl::SimpleAtoi(words[0], &room.bytes) || room.bytes <= 0) {
-    return std::nullopt;
-  }
-  room.stays = words[1] == "here";
+  if (words.size() != 2 || !absl::SimpleAtoi(words[0], &room.bytes)) return std::nullopt;
+  room.alone = words[1] == "alone";
+  if (room.bytes < (room.alone ? 0 : 1)) return std::nullopt;
+  room.stays = words[1] == "here" || room.alone;
   return room;
 }
 
@@ -105,10 +105,11 @@ absl::StatusOr<std::unique_ptr<engine::Communicator>> MeetGang(const v1::Assignm
   return engine::Meet(std::move(rendezvous));
 }
 
+// `failure_told`: whether the failure that it returns was reported already.
 absl::Status Train(const RankOptions& options, const run::RunDirectory& directory,
                    const v1::Assignment& assignment, run::EventWriter& events,
                    const LeaseWatchdog& lease, FileDescriptor kept_state,
-                   std::unique_ptr<kernels::Device> device) {
+                   std::unique_ptr<kernels::Device> device, bool& failure_told) {
   std::unique_ptr<engine::Communicator> gang;
   if (assignment.world_size() > 1) {
     TY_ASSIGN_OR_FAULT(engine::Fault::kGang, gang, MeetGang(assignment));
@@ -128,7 +129,9 @@ absl::Status Train(const RankOptions& options, const run::RunDirectory& director
                          .room = options.kept_state_room};
   }
   request.room_for_state = [&directory] { return ReadRoomForState(directory); };
-  return engine::Run(*device, request, observer, StopWish()).status();
+  const absl::Status ran = engine::Run(*device, request, observer, StopWish()).status();
+  failure_told = observer.failure_told();
+  return ran;
 }
 
 }  // namespace
@@ -154,9 +157,11 @@ int RunRank(const RankOptions& options, std::unique_ptr<kernels::Device> ready) 
   // Now, since the agent lets go of it some day.
   FileDescriptor kept_state = OpenState(options.kept_state);
 
+  bool failure_told = false;
   const absl::Status status = Train(options, directory, *assignment, **events, **watchdog,
-                                    std::move(kept_state), std::move(ready));
+                                    std::move(kept_state), std::move(ready), failure_told);
   if (status.ok()) return run::kExitDone;
+  if (failure_told) return ExitCodeOf(status);
   spdlog::error("{}", std::string(status.message()));
   v1::RankEvent event;
   *event.mutable_failure() = FailureOf(status);

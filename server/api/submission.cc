@@ -165,6 +165,7 @@ void SetSpec(JobRecord& job, const v1::JobSpec& spec) {
   job.group_ranks = std::max(1, spec.parallel().layout().tensor());
   job.slot_step = static_cast<int>(plan::RanksInGroup(spec.parallel()));
   job.arithmetic_rule = RuleOf(spec.parallel().arithmetic());
+  job.second_owner = spec.parallel().second_owner();
   if (spec.resources().device() != v1::Resources::DEVICE_UNSPECIFIED) {
     job.device = v1::Resources::Device_Name(spec.resources().device());
   }

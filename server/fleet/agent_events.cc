@@ -154,7 +154,9 @@ absl::StatusOr<AppendResult> AgentSession::EndRank(const RankEvents& report,
                       fleet_.store_.FindRank(id.job_uid, id.attempt, id.rank));
   RankEventRecord last{.sequence = rank.acked_sequence + 1, .time = fleet_.clock_.Now()};
   AppendResult result{.acked_sequence = rank.acked_sequence, .fenced = true, .job_changed = true};
-  if (rank.outcome == RankOutcome::kSucceeded || rank.outcome == RankOutcome::kSuspended) {
+  const bool leaves = rank.failure.has_value() && rank.failure->has_state;
+  if (rank.outcome == RankOutcome::kSucceeded || rank.outcome == RankOutcome::kSuspended ||
+      leaves) {
     // The rank stays in the desired set until its exit is stored, so the agent must get as far as
     // that: all other events are acknowledged without being stored.
     const auto exited = std::find_if(events.begin(), events.end(), [](const auto& event) {

@@ -8,6 +8,11 @@
 #include "storage/base/status.h"
 
 namespace trainyard {
+namespace {
+
+constexpr size_t kMostLeftStates = 1000;  // of a node, asked about at once
+
+}  // namespace
 
 // The lock makes what Register wrote visible here: ReadNext, which asked for this message, held it
 // after Register.
@@ -70,8 +75,28 @@ absl::StatusOr<bool> AgentSession::TakeHeartbeat(const v1::Heartbeat& heartbeat)
     if (!renewed) return false;
     TY_RETURN_IF_ERROR(ReportAbsent());
   }
+  FreeUnneeded(heartbeat);
   kept_ = false;
   return true;
+}
+
+void AgentSession::FreeUnneeded(const v1::Heartbeat& heartbeat) {
+  std::vector<LeftState> states;
+  for (const v1::LeftState& state : heartbeat.left_states()) {
+    if (states.size() == kMostLeftStates) break;
+    states.push_back({.job_uid = state.job_uid(), .attempt = state.attempt()});
+  }
+  if (states.empty()) return;
+  // If the store cannot say, the agent asks again.
+  const absl::StatusOr<std::vector<LeftState>> unneeded = fleet_.store_.FindUnneeded(states);
+  if (!unneeded.ok() || unneeded->empty()) return;
+  v1::ServerMessage message;
+  for (const LeftState& state : *unneeded) {
+    v1::LeftState& freed = *message.mutable_free()->add_states();
+    freed.set_job_uid(state.job_uid);
+    freed.set_attempt(state.attempt);
+  }
+  Send(message);
 }
 
 absl::Status AgentSession::FindAbsent(const v1::Heartbeat& heartbeat) {

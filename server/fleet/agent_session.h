@@ -61,6 +61,8 @@ class AgentSession : public Actor {
   bool MayRenew() const;
   absl::Status FindAbsent(const v1::Heartbeat& heartbeat);
   absl::Status ReportAbsent();
+  // Tells the agent which of the states that it keeps in memory nobody will read.
+  void FreeUnneeded(const v1::Heartbeat& heartbeat);
   // Events on their way to the store and back.
   struct Sent {
     v1::RankKey key;  // as the agent knows the rank

@@ -17,12 +17,30 @@ namespace {
 constexpr int kFirstPort = 29400;  // of an agent that says none
 constexpr int kLastPort = 65535;
 
+// How long a rank whose gang broke may take to notice that, and how long it may then take to leave
+// its state in memory.
+constexpr absl::Duration kTimeToNotice = absl::Seconds(10);
+constexpr absl::Duration kTimeToLeaveState = absl::Seconds(20);
+
+// How long a rank may take to leave that is suspended.
+absl::Duration GraceFor(const DesiredRank& desired, absl::Time now) {
+  const RankRecord& rank = desired.rank;
+  absl::Duration most = absl::Hours(24);
+  if (MayLeaveState(desired.job, desired.attempt, rank)) {
+    const bool knows = rank.failure.has_value() && rank.failure->has_state;
+    most = knows ? kTimeToLeaveState : kTimeToNotice;
+  }
+  return std::clamp(desired.suspend_deadline - now, absl::ZeroDuration(), most);
+}
+
 v1::Assignment::KeepState WishOf(StateStays stays) {
   switch (stays) {
     case StateStays::kHere:
       return v1::Assignment::HERE;
     case StateStays::kElsewhere:
       return v1::Assignment::ELSEWHERE;
+    case StateStays::kHereAlone:
+      return v1::Assignment::ALONE;
     case StateStays::kInCheckpoint:
       break;
   }
@@ -106,9 +124,7 @@ absl::StatusOr<v1::Assignment> MakeAssignment(const DesiredRank& desired, const 
   }
   assignment.set_wish(desired.suspend ? v1::Assignment::SUSPEND : v1::Assignment::RUN);
   if (desired.suspend) {
-    const absl::Duration left =
-        std::clamp(desired.suspend_deadline - now, absl::ZeroDuration(), absl::Hours(24));
-    assignment.set_grace_ms(absl::ToInt64Milliseconds(left));
+    assignment.set_grace_ms(absl::ToInt64Milliseconds(GraceFor(desired, now)));
     assignment.set_keep_state(WishOf(StateStaysFor(desired.job, desired.attempt, desired.rank)));
   }
   return assignment;
@@ -122,7 +138,9 @@ std::string DesiredFingerprint(const std::vector<DesiredRank>& desired) {
                      rank.rank.claim.token, "/", rank.suspend ? "suspend" : "run",
                      rank.suspend ? WishOf(StateStaysFor(rank.job, rank.attempt, rank.rank))
                                   : v1::Assignment::KEEP_STATE_UNSPECIFIED,
-                     "/", rank.suspend ? absl::ToUnixMillis(rank.suspend_deadline) : 0));
+                     "/", rank.suspend ? absl::ToUnixMillis(rank.suspend_deadline) : 0, "/",
+                     MayLeaveState(rank.job, rank.attempt, rank.rank) ? "broken" : "", "/",
+                     rank.rank.failure.has_value() && rank.rank.failure->has_state));
   }
   std::sort(parts.begin(), parts.end());
   return absl::StrJoin(parts, "\n");

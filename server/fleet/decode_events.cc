@@ -183,7 +183,9 @@ absl::StatusOr<FailureRecord> DecodeFailure(const v1::Failure& failure) {
   return FailureRecord{.category = v1::Failure::Category_Name(failure.category()),
                        .message = Readable(failure.message()),
                        .retryable = failure.retryable(),
-                       .rolled_back = failure.rolled_back()};
+                       .rolled_back = failure.rolled_back(),
+                       .has_state = failure.has_state(),
+                       .told_after = failure.told_after()};
 }
 
 absl::StatusOr<RankRestored> DecodeRestored(const v1::RankEvent::Restored& restored) {

@@ -12,6 +12,10 @@
 namespace trainyard {
 namespace {
 
+bool IsNear(const SlotDemand& demand, const std::string& node) {
+  return std::find(demand.near.begin(), demand.near.end(), node) != demand.near.end();
+}
+
 int NodesIn(const std::vector<Placement::Rank>& ranks) {
   std::set<absl::string_view> nodes;
   for (const Placement::Rank& rank : ranks) nodes.insert(rank.node);
@@ -46,11 +50,13 @@ std::optional<std::vector<Placement::Rank>> SlotTable::Find(const SlotDemand& de
   return FindIn(demand, able, of_able);
 }
 
-// A gang of one goes to the node that then has the fewest free slots left, among equals to the
-// first by name.
-Placement::Rank SlotTable::FindOne(const std::vector<int>& pool_of) const {
+// A gang of one goes to the node that then has the fewest free slots left, among equals to one that
+// has its state, or the first by name.
+Placement::Rank SlotTable::FindOne(const SlotDemand& demand,
+                                   const std::vector<int>& pool_of) const {
   Placement::Rank best;
   int least = 0;
+  bool best_is_near = false;
   for (const Node& node : nodes_) {
     if (node.free == 0) continue;
     int free = 0;
@@ -59,10 +65,14 @@ Placement::Rank SlotTable::FindOne(const std::vector<int>& pool_of) const {
       if (slot.taken || pool_of[slot.kind] < 0) continue;
       if (free++ == 0) first = slot.index;
     }
-    if (free == 0 || (least > 0 && free >= least)) continue;
+    const bool near = demand.near.empty() || IsNear(demand, node.name);
+    if (free == 0 || (least > 0 && (free > least || (free == least && (!near || best_is_near))))) {
+      continue;
+    }
     least = free;
     best = {.node = node.name, .slots = {first}};
-    if (least == 1) break;
+    best_is_near = near;
+    if (least == 1 && near) break;
   }
   return best;
 }
@@ -76,7 +86,7 @@ std::vector<Placement::Rank> SlotTable::FindIn(const SlotDemand& demand,
   for (size_t kind = 0; kind < kinds_.size(); ++kind) {
     if (kinds_[kind].kept) pool_of[kind] = -1;
   }
-  if (demand.count == 1) return {FindOne(pool_of)};
+  if (demand.count == 1) return {FindOne(demand, pool_of)};
   std::vector<std::vector<Candidate>> candidates(pools.size());
   for (const Node& node : nodes_) {
     if (node.free == 0) continue;
@@ -84,7 +94,7 @@ std::vector<Placement::Rank> SlotTable::FindIn(const SlotDemand& demand,
       const int pool = pool_of[slot.kind];
       if (slot.taken || pool < 0) continue;
       if (candidates[pool].empty() || candidates[pool].back().node != &node) {
-        candidates[pool].push_back({.node = &node});
+        candidates[pool].push_back({.node = &node, .near = IsNear(demand, node.name)});
       }
       candidates[pool].back().slots.push_back(slot.index);
     }
@@ -116,7 +126,8 @@ void SlotTable::TakeParts(size_t count, size_t unit, std::vector<Candidate>& can
   const bool on_one_node = most >= count;  // then their order does not matter
   if (!on_one_node) {
     std::stable_sort(candidates.begin(), candidates.end(), [](const auto& a, const auto& b) {
-      return a.parts != b.parts ? a.parts > b.parts : a.slots.size() < b.slots.size();
+      return std::make_tuple(b.parts, a.slots.size(), b.near) <
+             std::make_tuple(a.parts, b.slots.size(), a.near);
     });
   }
   for (size_t next = 0; count > 0; ++next) {
@@ -133,14 +144,15 @@ void SlotTable::TakeParts(size_t count, size_t unit, std::vector<Candidate>& can
   }
 }
 
-// Among equals the first by name.
+// Among equals one that has the gang's state, or the first by name.
 SlotTable::Candidate& SlotTable::WithJustEnough(size_t parts, std::vector<Candidate>& candidates) {
   Candidate* best = nullptr;
   for (Candidate& one : candidates) {
     if (one.parts < parts) continue;
-    const bool better = best == nullptr || one.parts < best->parts ||
-                        (one.parts == best->parts && one.slots.size() < best->slots.size());
-    if (better) best = &one;
+    const auto key = [](const Candidate& of) {
+      return std::make_tuple(of.parts, of.slots.size(), !of.near);
+    };
+    if (best == nullptr || key(one) < key(*best)) best = &one;
   }
   return *best;
 }

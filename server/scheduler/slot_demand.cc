@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "storage/base/printable.h"
+#include "storage/records/attempt.h"
 #include "storage/records/node.h"
 
 namespace trainyard {
@@ -16,6 +17,9 @@ SlotDemand WholeDemandOf(const JobRecord& job) {
                     .group = std::max(1, job.group_ranks),
                     .mixed = job.arithmetic_rule == ArithmeticRule::kAny};
   if (job.arithmetic_rule == ArithmeticRule::kSame) demand.arithmetic = job.arithmetic;
+  if (MayTryKeptState(job, job.attempt + 1) && job.resize->kept_step > 0) {
+    for (const RankSlots& rank : job.resize->ranks) demand.near.push_back(rank.node);
+  }
   return demand;
 }
 

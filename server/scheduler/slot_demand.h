@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "storage/records/job.h"
 
@@ -15,7 +16,9 @@ struct SlotDemand {
   int count = 1;
   std::string device;  // "": any, but one kind for the whole gang
   int64_t bytes = 0;
-  std::string avoid;       // a node whose slots do not serve; "": none
+  std::string avoid;  // a node whose slots do not serve; "": none
+  // Nodes that have its state in memory, or may have it: they come first among equals.
+  std::vector<std::string> near;
   int most = 0;            // what it takes if there is so much; less than `count`: that
   int group = 1;           // so many neighbours are best on one node; a preference, no demand
   bool mixed = false;      // its slots may have several fingerprints

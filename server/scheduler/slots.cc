@@ -139,7 +139,11 @@ SlotDemand SlotTable::DemandOf(const JobRecord& job) {
   SlotDemand demand = WholeDemandOf(job);
   const bool unknown = job.arithmetic_rule == ArithmeticRule::kUnknown && demand.count > 1;
   if (job.avoid_node.empty() && !unknown) return demand;
-  if (!job.avoid_node.empty()) {
+  // Where its state is, and nowhere else, it is tried again all the same.
+  const bool only_there = !demand.near.empty() &&
+                          std::all_of(demand.near.begin(), demand.near.end(),
+                                      [&job](const auto& node) { return node == job.avoid_node; });
+  if (!job.avoid_node.empty() && !only_there) {
     SetApart(job.avoid_node);
     demand.avoid = job.avoid_node;
     if (!CouldHold(demand)) demand.avoid.clear();

@@ -144,7 +144,8 @@ class SlotTable {
   struct Candidate {
     const Node* node = nullptr;
     std::vector<int> slots;
-    size_t parts = 0;  // how many times so many slots as are taken together
+    bool near = false;  // SlotDemand::near
+    size_t parts = 0;   // how many times so many slots as are taken together
   };
 
   void AddNode(const NodeRecord& record, const std::multiset<int>& held);
@@ -170,7 +171,7 @@ class SlotTable {
   // Of those with at least so many parts, of which there must be one, the one with fewest.
   static Candidate& WithJustEnough(size_t parts, std::vector<Candidate>& candidates);
   // `pool_of`: as PoolOfEachKind has it.
-  Placement::Rank FindOne(const std::vector<int>& pool_of) const;
+  Placement::Rank FindOne(const SlotDemand& demand, const std::vector<int>& pool_of) const;
 
   std::vector<Node> nodes_;    // by name
   std::vector<Group> groups_;  // in order

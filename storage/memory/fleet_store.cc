@@ -345,6 +345,19 @@ absl::StatusOr<int> MemoryStores::ConfirmEmpty(const std::string& node) {
   return ProveLostGone(node, lost);
 }
 
+absl::StatusOr<std::vector<LeftState>> MemoryStores::FindUnneeded(
+    const std::vector<LeftState>& states) {
+  TY_RETURN_IF_ERROR(Available());
+  absl::MutexLock lock(&mu_);
+  std::vector<LeftState> unneeded;
+  for (const LeftState& state : states) {
+    const auto found = by_uid_.find(state.job_uid);
+    const bool needed = found != by_uid_.end() && MayNeedState(found->second.job, state.attempt);
+    if (!needed) unneeded.push_back(state);
+  }
+  return unneeded;
+}
+
 absl::StatusOr<NodeRanks> MemoryStores::ReadRanks(const std::string& node) {
   TY_RETURN_IF_ERROR(Available());
   absl::MutexLock lock(&mu_);

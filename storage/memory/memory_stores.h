@@ -89,6 +89,8 @@ class MemoryStores : public Stores,
                                     const std::vector<RankId>& ranks) override;
   absl::StatusOr<int> ConfirmEmpty(const std::string& node) override;
   absl::StatusOr<NodeRanks> ReadRanks(const std::string& node) override;
+  absl::StatusOr<std::vector<LeftState>> FindUnneeded(
+      const std::vector<LeftState>& states) override;
   absl::StatusOr<std::vector<NodeRecord>> ListNodes() override;
   absl::StatusOr<NodeRecord> SetDraining(const std::string& node, bool draining) override;
   absl::StatusOr<RankRecord> FindRank(const std::string& job_uid, int64_t attempt,

@@ -361,6 +361,27 @@ absl::StatusOr<int> PostgresFleetStore::ConfirmEmpty(const std::string& node) {
   });
 }
 
+absl::StatusOr<std::vector<LeftState>> PostgresFleetStore::FindUnneeded(
+    const std::vector<LeftState>& states) {
+  std::vector<std::string> uids;
+  for (const LeftState& state : states) uids.push_back(state.job_uid);
+  const auto find = [&](Transaction& transaction) -> absl::StatusOr<std::vector<LeftState>> {
+    std::map<std::string, JobRecord> jobs;  // an ended one needs nothing
+    for (const pqxx::row& row : transaction.Run(kLiveJobs, Params(uids))) {
+      JobRecord job = JobOf(row);
+      jobs[job.uid] = std::move(job);
+    }
+    std::vector<LeftState> unneeded;
+    for (const LeftState& state : states) {
+      const auto found = jobs.find(state.job_uid);
+      const bool needed = found != jobs.end() && MayNeedState(found->second, state.attempt);
+      if (!needed) unneeded.push_back(state);
+    }
+    return unneeded;
+  };
+  return agents_.Run("find unneeded states", find, Access::kSnapshot);
+}
+
 absl::StatusOr<NodeRanks> PostgresFleetStore::ReadRanks(const std::string& node) {
   const auto read = [&](Transaction& transaction) -> absl::StatusOr<NodeRanks> {
     NodeRanks read;

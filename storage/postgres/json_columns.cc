@@ -20,7 +20,9 @@ std::optional<FailureRecord> FailureIn(const pqxx::field& column) {
                        .node = json.at("node"),
                        .rolled_back = json.value("rolled_back", false),  // absent in older rows
                        .had_restored = json.value("had_restored", false),
-                       .counted = json.value("counted", false)};
+                       .counted = json.value("counted", false),
+                       .has_state = json.value("has_state", false),
+                       .left_state = json.value("left_state", false)};
 }
 
 std::optional<ResizeRecord> ResizeIn(const pqxx::field& column) {
@@ -45,6 +47,8 @@ std::optional<std::string> FailureJson(const std::optional<FailureRecord>& failu
               {"rolled_back", failure->rolled_back},
               {"had_restored", failure->had_restored},
               {"counted", failure->counted},
+              {"has_state", failure->has_state},
+              {"left_state", failure->left_state},
               {"rank", failure->rank},
               {"node", failure->node}}
       .dump();

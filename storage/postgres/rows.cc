@@ -195,6 +195,7 @@ JobRecord JobOf(const pqxx::row& row) {
   job.logical_ranks = row["logical_ranks"].as<int>();
   job.group_ranks = row["group_ranks"].as<int>();
   job.slot_step = row["slot_step"].as<int>();
+  job.second_owner = row["second_owner"].as<bool>();
   job.min_slots = row["min_slots"].as<int>();
   job.max_slots = std::max(row["max_slots"].as<int>(), row["most_slots"].as<int>());
   job.resize = ResizeIn(row["resize"]);

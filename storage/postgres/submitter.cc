@@ -52,7 +52,7 @@ absl::StatusOr<JobRecord> FindConflictingJob(Transaction& transaction, const Job
 // Submissions as columns.
 struct Columns {
   std::vector<std::string> uids, projects, job_ids, creators, request_ids, labels, devices, codes,
-      messages, specs, plans, rules;
+      messages, specs, plans, rules, second_owners;
   std::vector<int> priorities, min_slots, max_slots, max_restarts, logical_ranks, groups,
       steps_of_slots, most_slots;
   std::vector<int64_t> bytes, steps, backoffs;
@@ -75,6 +75,7 @@ struct Columns {
     groups.push_back(j.group_ranks);
     steps_of_slots.push_back(j.slot_step);
     most_slots.push_back(StoredMostSlots(j));
+    second_owners.emplace_back(j.second_owner ? "t" : "f");
     rules.emplace_back(ArithmeticRuleName(j.arithmetic_rule));
     backoffs.push_back(absl::ToInt64Microseconds(j.backoff));
     codes.push_back(j.reason.code);
@@ -86,7 +87,7 @@ struct Columns {
   Params Values() const {
     return Params(uids, projects, job_ids, creators, request_ids, labels, priorities, min_slots,
                   max_slots, devices, bytes, steps, max_restarts, backoffs, codes, messages, specs,
-                  plans, logical_ranks, rules, groups, steps_of_slots, most_slots,
+                  plans, logical_ranks, rules, groups, steps_of_slots, most_slots, second_owners,
                   static_cast<int64_t>(uids.size()));
   }
 };
@@ -97,7 +98,7 @@ Params ValuesOf(const JobRecord& j) {
                 j.max_restarts, j.backoff, j.reason.code, j.reason.message, ByteaLiteral(j.spec),
                 ByteaLiteral(j.plan_summary), j.logical_ranks,
                 ArithmeticRuleName(j.arithmetic_rule), j.group_ranks, j.slot_step,
-                StoredMostSlots(j));
+                StoredMostSlots(j), j.second_owner);
 }
 
 pqxx::result InsertAll(Transaction& transaction, const std::vector<const JobRecord*>& jobs) {

@@ -282,8 +282,30 @@ AttemptVerdict EvaluateAttempt(const JobRecord& job, const AttemptRecord& attemp
   return verdict;
 }
 
+bool MayLeaveState(const JobRecord& job, const AttemptRecord& attempt, const RankRecord& rank) {
+  if (!job.second_owner || job.state != JobState::kRunning || rank.state != RankState::kRunning) {
+    return false;
+  }
+  // One of each node does.
+  const bool done =
+      std::any_of(attempt.ranks.begin(), attempt.ranks.end(), [&rank](const RankRecord& other) {
+        return other.node == rank.node && other.id.rank != rank.id.rank &&
+               other.failure.has_value() && other.failure->left_state;
+      });
+  if (done) return false;
+  // The job goes on, and not from an older state.
+  const bool of_use =
+      std::none_of(attempt.ranks.begin(), attempt.ranks.end(), [](const RankRecord& one) {
+        return one.failure.has_value() && (!one.failure->retryable || one.failure->rolled_back);
+      });
+  const bool has_state =
+      rank.outcome == RankOutcome::kNone || (rank.failure.has_value() && rank.failure->has_state);
+  return of_use && has_state && GangBroken(job, attempt);
+}
+
 StateStays StateStaysFor(const JobRecord& job, const AttemptRecord& attempt,
                          const RankRecord& rank) {
+  if (MayLeaveState(job, attempt, rank)) return StateStays::kHereAlone;
   if (!IsResizing(job) || job.resize->attempt != attempt.attempt) return StateStays::kInCheckpoint;
   const auto stays = [&](const RankRecord& one) {
     return std::any_of(job.resize->ranks.begin(), job.resize->ranks.end(),
@@ -298,6 +320,14 @@ bool MayTryKeptState(const JobRecord& job, int64_t attempt) {
   return job.resize.has_value() && attempt <= job.resize->attempt + kTriesWithKeptState;
 }
 
+bool MayNeedState(const JobRecord& job, int64_t attempt) {
+  if (IsTerminal(job.state)) return false;
+  const bool between = job.state == JobState::kQueued || job.state == JobState::kSuspended;
+  if (job.attempt == attempt && !between) return true;
+  return job.resize.has_value() && job.resize->attempt == attempt && job.resize->kept_step > 0 &&
+         MayTryKeptState(job, between ? job.attempt + 1 : job.attempt);
+}
+
 KeptState KeptStateFor(const JobRecord& job, const AttemptRecord& attempt) {
   // A server of an older version does not count it into restore_step.
   if (!MayTryKeptState(job, attempt.attempt) || job.resize->attempt >= attempt.attempt ||
@@ -310,7 +340,9 @@ KeptState KeptStateFor(const JobRecord& job, const AttemptRecord& attempt) {
 DesiredRankState DesiredStateOf(const JobRecord& job, const AttemptRecord& attempt,
                                 const RankRecord& rank, absl::Time now) {
   if (job.attempt != attempt.attempt || IsOver(rank.state)) return DesiredRankState::kStop;
-  if (GangBroken(job, attempt)) return DesiredRankState::kStop;
+  if (GangBroken(job, attempt)) {
+    return MayLeaveState(job, attempt, rank) ? DesiredRankState::kSuspend : DesiredRankState::kStop;
+  }
   switch (job.state) {
     case JobState::kStarting:
     case JobState::kRunning:

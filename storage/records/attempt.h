@@ -157,7 +157,8 @@ FailureRecord LossOf(const RankRecord& rank);
 
 // What must happen to a job because of the ranks of its newest attempt. Pure.
 struct AttemptVerdict {
-  // Ranks that are not gone must be killed: one failed, so the gang is over.
+  // One rank failed, so the gang is over: those that are not gone must be killed, but for ranks
+  // that leave their state first (MayLeaveState).
   bool stop_the_rest = false;
   // Set once all ranks are gone (or, for kFirstStep, once all are running).
   std::optional<JobTrigger> trigger;
@@ -177,16 +178,22 @@ inline constexpr int kFreeLosses = 2;
 // Why a job runs: it begins (step 0), or goes on from the checkpoint of `step`.
 Reason RunningFrom(int64_t step);
 
-// What the node of a rank should do with it now. Once it is kStop it stays kStop, except for lost
-// ranks that rejoin (MayRejoin). Pure.
+// What the node of a rank should do with it now. kSuspend: it leaves by itself; one whose gang
+// broke does so in any case, and saves its state first if it can. Once it is kStop it stays kStop,
+// except for lost ranks that rejoin (MayRejoin). Pure.
 enum class DesiredRankState { kRun, kSuspend, kStop };
 DesiredRankState DesiredStateOf(const JobRecord& job, const AttemptRecord& attempt,
                                 const RankRecord& rank, absl::Time now);
 
+// Whether the gang of this rank broke while it trained, and the rank may leave its state, which is
+// that of the whole gang, in the memory of its node, for the next attempt.
+bool MayLeaveState(const JobRecord& job, const AttemptRecord& attempt, const RankRecord& rank);
+
 // Where the state of an attempt stays that is being suspended, as one of its ranks sees it: in a
 // checkpoint or, if it is resized and the next attempt has some of its nodes, in the memory of one
-// of these: perhaps that of the rank, or another one.
-enum class StateStays { kInCheckpoint, kHere, kElsewhere };
+// of these: perhaps that of the rank, or another one. kHereAlone: the gang
+// broke, and one of the ranks of each node leaves its state there (MayLeaveState).
+enum class StateStays { kInCheckpoint, kHere, kElsewhere, kHereAlone };
 StateStays StateStaysFor(const JobRecord& job, const AttemptRecord& attempt,
                          const RankRecord& rank);
 
@@ -196,6 +203,15 @@ struct KeptState {
   int64_t step = 0;
 };
 KeptState KeptStateFor(const JobRecord& job, const AttemptRecord& attempt);
+
+// What an attempt left in the memory of a node.
+struct LeftState {
+  std::string job_uid;
+  int64_t attempt = 0;
+  friend bool operator==(const LeftState&, const LeftState&) = default;
+};
+// Whether an attempt of the job may yet read what `attempt` left, or is leaving.
+bool MayNeedState(const JobRecord& job, int64_t attempt);
 
 // How many attempts after the one that left a state may start from it. More are not tried, since
 // the state itself may be what makes them fail.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstring>
 #include <optional>
 #include <set>
 #include <utility>
@@ -11,63 +10,13 @@
 #include "storage/base/status.h"
 #include "storage/records/change.h"
 #include "storage/records/move.h"
+#include "storage/records/rank_exit.h"
 #include "storage/records/rank_values.h"
 #include "storage/records/reason_codes.h"
 #include "storage/records/text.h"
 
 namespace trainyard {
 namespace {
-
-// Exit codes of trainyard-worker (executor/run/run_directory.h; a test compares), for a worker that
-// left without reporting more than that.
-struct ExitMeaning {
-  int code;
-  const char* category;
-  bool retryable;
-  const char* words;
-};
-constexpr int kExitFenced = 75;
-constexpr ExitMeaning kExitMeanings[] = {
-    {64, "USER", false, "a wrong spec or command line, or a field that is not built yet"},
-    {65, "USER", false, "data that is missing or malformed"},
-    {70, "INTERNAL", true, "a defect"},
-    {71, "DEVICE", true, "a device fault, or device memory used up"},
-    {74, "STORAGE", true, "a checkpoint that could not be written or read, or a disk that failed"},
-    {76, "NUMERIC", false, "a loss or gradient that is NaN or infinite"},
-    {77, kPeerCategory, true, "the failure of another rank, or of the link to it"},
-};
-
-std::string WithEvidence(std::string message, const RankExited& exited) {
-  const std::string evidence = CleanText(exited.evidence, 4096);
-  if (!evidence.empty()) absl::StrAppend(&message, "; its log ends:\n", evidence);
-  return message;
-}
-
-FailureRecord FailureOfExit(const RankRecord& rank, const RankExited& exited) {
-  FailureRecord failure{
-      .category = "LOST", .retryable = true, .rank = rank.id.rank, .node = rank.node};
-  std::string message;
-  if (exited.lost) {
-    message = "the process vanished while no agent watched it";
-  } else if (exited.signal != 0) {
-    const char* name = sigabbrev_np(exited.signal);
-    message = absl::StrCat("the process was ended by signal ", exited.signal,
-                           name == nullptr ? "" : absl::StrCat(" (SIG", name, ")"));
-  } else {
-    failure.category = "INTERNAL";
-    message = absl::StrCat("the process left with exit code ", exited.exit_code,
-                           " without having finished");
-    for (const ExitMeaning& meaning : kExitMeanings) {
-      if (meaning.code != exited.exit_code) continue;
-      failure.category = meaning.category;
-      failure.retryable = meaning.retryable;
-      message =
-          absl::StrCat("the process left with exit code ", exited.exit_code, ": ", meaning.words);
-    }
-  }
-  failure.message = WithEvidence(std::move(message), exited);
-  return failure;
-}
 
 // Applies events one after the other. After each that changes the state or outcome of the rank,
 // EvaluateAttempt judges the job again.
@@ -90,9 +39,13 @@ class EventTaker {
   JobRecord& job() { return result_.change.job; }
   int ranks() const { return static_cast<int>(result_.attempt.ranks.size()); }
 
-  // Whether the rank has finished or failed. From then on only notices and its exit are taken;
-  // after a failure its steps will be done again.
+  // Whether the rank has finished or failed. From then on only notices and its exit are taken, and
+  // what a rank says that has_state; after a failure its steps will be done again.
   bool over() const { return rank_.outcome != RankOutcome::kNone; }
+
+  // Whether the rank failed since another one did, and has the whole state: it may still leave that
+  // in memory, and tell what rank 0 could not tell any more.
+  bool has_state() const { return rank_.failure.has_value() && rank_.failure->has_state; }
 
   absl::Status OnlyRankZero(absl::string_view what) const {
     if (rank_.id.rank == 0) return absl::OkStatus();
@@ -123,6 +76,15 @@ class EventTaker {
         .IgnoreError();
   }
 
+  // The job has come as far as `step`. Nobody goes on any more from what was left in memory before
+  // that.
+  void Reach(int64_t step) {
+    job().step = std::max(job().step, step);
+    std::optional<ResizeRecord>& resize = job().resize;
+    const bool left_before = resize.has_value() && resize->attempt < rank_.id.attempt;
+    if (left_before && step > resize->kept_step) resize->kept_step = 0;
+  }
+
   absl::Status Apply(const RankStarted&) { return absl::OkStatus(); }
 
   absl::Status Apply(const RankRestored& restored) {
@@ -142,8 +104,9 @@ class EventTaker {
     if (job().state != JobState::kSuspending) rank_.state = RankState::kRunning;
     if (rank_.id.rank == 0) {
       job().step = std::min(job().step, restored.step);
+      // What was left in memory is gone, if this attempt goes on from before it.
       const bool left_before = job().resize.has_value() && job().resize->attempt < rank_.id.attempt;
-      if (left_before) job().resize->kept_step = 0;
+      if (left_before && restored.step < job().resize->kept_step) job().resize->kept_step = 0;
     }
     // The same for every rank: a gang restores one checkpoint, and its ranks compute alike.
     start_ = {restored.step, restored.arithmetic};
@@ -152,13 +115,15 @@ class EventTaker {
   }
 
   absl::Status Apply(const MetricRecord& metric) {
-    TY_RETURN_IF_ERROR(OnlyRankZero("metrics"));
+    if (over() && !has_state()) return absl::OkStatus();
+    if (!has_state()) TY_RETURN_IF_ERROR(OnlyRankZero("metrics"));
     if (metric.step < 1) {
       return absl::InvalidArgumentError(
           absl::StrCat("metrics: found step ", metric.step, ", steps count from 1"));
     }
-    if (over() || BeyondTheEnd("metrics", metric.step)) return absl::OkStatus();
-    job().step = std::max(job().step, metric.step);
+    if (has_state() && PastTheEnd(metric.step)) return absl::OkStatus();
+    if (BeyondTheEnd("metrics", metric.step)) return absl::OkStatus();
+    Reach(metric.step);
     if (in_series_(metric.step, metric.split)) return absl::OkStatus();
     if (!seen_.emplace(metric.step, metric.split).second) return absl::OkStatus();
     MetricRecord clean{.step = metric.step, .split = metric.split};
@@ -179,7 +144,8 @@ class EventTaker {
   // Does what ApplyOneByOne does, without making single points: nearly always all of them are
   // taken, unchanged.
   absl::Status Apply(const MetricRun& run) {
-    TY_RETURN_IF_ERROR(OnlyRankZero("metrics"));
+    if (over() && !has_state()) return absl::OkStatus();
+    if (!has_state()) TY_RETURN_IF_ERROR(OnlyRankZero("metrics"));
     for (const std::string& name : run.names) {
       if (CleanText(name, 256) != name) return ApplyOneByOne(run);  // two names may become one
     }
@@ -201,13 +167,13 @@ class EventTaker {
         return absl::InvalidArgumentError(
             absl::StrCat("metrics: found step ", step, ", steps count from 1"));
       }
-      if (over()) break;
+      if (over() && (!has_state() || PastTheEnd(step))) break;  // has_state: of this very run
       if (PastTheEnd(step)) {
         take_rest();  // before the failure that the next line makes
         BeyondTheEnd("metrics", step);
         return absl::OkStatus();
       }
-      job().step = std::max(job().step, step);
+      Reach(step);
       if (in_series_(step, run.split) || !seen_.emplace(step, run.split).second) continue;
       taken.steps.push_back(step);
       taken.times.push_back(std::min(ToMicroseconds(run.times[i]), now_));
@@ -236,7 +202,7 @@ class EventTaker {
     }
     std::erase(clean.removed_uris, checkpoint.uri);
     for (std::string& uri : clean.removed_uris) uri = CleanText(uri);
-    job().step = std::max(job().step, checkpoint.step);
+    Reach(checkpoint.step);
     job().newest_checkpoint_uri = checkpoint.uri;
     if (checkpoint.step > result_.attempt.restore_step) job().losses = 0;
     AppendFeed(checkpoint);
@@ -250,10 +216,34 @@ class EventTaker {
   }
 
   absl::Status Apply(const FailureRecord& failure) {
-    return over() ? absl::OkStatus() : Fail(failure);
+    if (over()) return absl::OkStatus();
+    FailureRecord taken = failure;
+    // Where rank 0 has not told as much, metrics would be missing before those that follow.
+    const bool gapless = rank_.id.rank == 0 || failure.told_after <= job().step;
+    taken.has_state = failure.has_state && failure.category == kPeerCategory && gapless &&
+                      job().second_owner && job().state == JobState::kRunning &&
+                      rank_.state == RankState::kRunning;
+    return Fail(std::move(taken));
+  }
+
+  // The rank has left its state in memory although its gang broke. Without a step of its own it
+  // left what it had begun with, which is not tried for ever.
+  void LeaveState(int64_t step) {
+    if (PastTheEnd(step) || step <= result_.attempt.restore_step || IsResizing(job())) return;
+    rank_.failure->left_state = true;
+    result_.wishes_changed = true;
+    std::optional<ResizeRecord>& resize = job().resize;
+    if (!resize.has_value() || resize->attempt != rank_.id.attempt) {
+      resize = {.attempt = rank_.id.attempt, .growths = GrowthsSince(job(), now_)};
+    }
+    if (step < resize->kept_step) return;
+    if (step > resize->kept_step) resize->ranks.clear();
+    resize->ranks.push_back({rank_.node, rank_.slots});
+    resize->kept_step = step;
   }
 
   absl::Status Apply(const RankFinished& finished) {
+    if (finished.kept && has_state()) LeaveState(finished.step);
     if (over() || BeyondTheEnd("its end", finished.step)) return absl::OkStatus();
     // A worker that stops early gives a reason; server/fleet/early_end.h checks that the job allows
     // it.
@@ -344,7 +334,10 @@ void ApplyVerdict(AttemptChange& result, const std::optional<RankRestored>& star
   if (verdict.spends_restart) job.restarts += 1;
   if (*verdict.trigger == JobTrigger::kFirstStep) job.avoid_node.clear();
   // It goes back behind what is in memory.
-  const bool rolled_back = verdict.failure.has_value() && verdict.failure->rolled_back;
+  const auto& ranks = result.attempt.ranks;
+  const bool rolled_back = std::any_of(ranks.begin(), ranks.end(), [](const RankRecord& rank) {
+    return rank.failure.has_value() && rank.failure->rolled_back;
+  });
   if (rolled_back && job.resize.has_value()) job.resize->kept_step = 0;
   if (*verdict.trigger == JobTrigger::kRetry && verdict.failure.has_value() &&
       !verdict.failure->rolled_back && verdict.failure->category != kPeerCategory) {

@@ -138,6 +138,12 @@ struct FailureRecord {
   // For a rank whose node was lost, to be undone if its job rejoins (RejoinRanks):
   bool had_restored = false;  // the rank was RUNNING
   bool counted = false;       // JobRecord::losses includes it
+  // The rank has the whole state of its gang, which broke, and may leave it in its node's memory.
+  bool has_state = false;
+  bool left_state = false;  // and has done so
+  // Of has_state: the rank also has what rank 0 was to report of the steps after this one. Not
+  // stored.
+  int64_t told_after = 0;
 };
 
 // What one rank has of a node.
@@ -147,18 +153,19 @@ struct RankSlots {
   friend bool operator==(const RankSlots&, const RankSlots&) = default;
 };
 
-// The change of a job's number of slots that was decided last. Its gang is asked to leave its state
-// in memory, or to write a checkpoint, and to leave; the next attempt goes on from there with
-// `ranks`, whose slots nobody else is given meanwhile.
+// The change of a job's number of slots that was decided last, and what an attempt left in memory.
+// Its gang is asked to leave its state in memory, or to write a checkpoint, and to leave; the next
+// attempt goes on from there with `ranks`, whose slots nobody else is given meanwhile.
 struct ResizeRecord {
   int64_t attempt = 0;  // the one that leaves; the resize is over once there is a newer one
   std::vector<RankSlots> ranks;  // of the one that follows
   // When it was given more slots than it had, the newest last; what is older than a limit on such
   // times looks back is forgotten.
   std::vector<absl::Time> growths;
-  // The attempt left the state after this step in the memory of one of its nodes, and rank 0 of no
-  // later one has said from where it goes on. Memory may be gone; then the next attempt goes on
-  // from the newest checkpoint, and makes the steps from there again. 0: nothing is kept.
+  // The attempt left the state after this step in the memory of some of its nodes, to be resized or
+  // since it lost others (then `ranks` are those that did, unless it was being resized), and rank 0
+  // of no later one has said from where it goes on. Memory may be gone; then the next attempt goes
+  // on from the newest checkpoint, and makes the steps from there again. 0: nothing is kept.
   int64_t kept_step = 0;
   friend bool operator==(const ResizeRecord&, const ResizeRecord&) = default;
 };
@@ -201,6 +208,9 @@ struct JobRecord {
   int group_ranks = 1;
   std::string device;  // "", "CPU" or "CUDA"
   ArithmeticRule arithmetic_rule = ArithmeticRule::kUnknown;
+  // Each rank has the whole state, and leaves it in memory when another one is lost
+  // (parallel.second_owner). False also of a server of before.
+  bool second_owner = false;
   int64_t bytes_per_slot = 0;
   int64_t total_steps = 0;
   int max_restarts = 5;

@@ -16,6 +16,7 @@ TEST_P(StoreSuite, SubmittedJobReadsBackAsItWas) {
   job.device = "CUDA";
   job.group_ranks = 4;
   job.slot_step = 8;
+  job.second_owner = true;
   job.min_slots = 8;
   job.max_slots = 24;
   job.bytes_per_slot = int64_t{80} << 30;
@@ -31,6 +32,7 @@ TEST_P(StoreSuite, SubmittedJobReadsBackAsItWas) {
   EXPECT_EQ(read.device, "CUDA");
   EXPECT_EQ(read.group_ranks, 4);
   EXPECT_EQ(read.slot_step, 8);
+  EXPECT_TRUE(read.second_owner);
   EXPECT_EQ(read.min_slots, 8);
   EXPECT_EQ(read.max_slots, 24);
   EXPECT_EQ(read.bytes_per_slot, job.bytes_per_slot);

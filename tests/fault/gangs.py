@@ -27,6 +27,8 @@ SAVE_EVERY = 80  # steps
 # Within so many seconds after a rank was killed or stopped, its attempt must have ended: the watchdog, and what a busy
 # machine takes to notice and to stop the other ranks.
 BOUND = {"kill": 6, "stop": WATCHDOG + 6}
+# So long a rank that is stopped is not killed, since it might leave its state (parallel.second_owner).
+TIME_TO_NOTICE = 10
 KINDS = ("kill", "kill", "kill_several", "stop", "stop", "agent", "server", "save", "cut", "cut", "cut_control", "disk",
          "pause", "liar")
 LIES = ("noise", "silent", "secret", "version", "listen")
@@ -231,6 +233,7 @@ class Jobs:
         self.spec["retry"]["max_restarts"] = 1000
         self.names, self.watchers, self.uids = [], {}, {}
         self.figures, self.wrong, self.lost = collections.Counter(), [], []
+        self.with_second_owner, self.lost_of_these = set(), []
         self.ends = collections.defaultdict(list)  # by kind of fault: seconds until the attempt had ended
         self._ending = threading.Event()
 
@@ -252,7 +255,11 @@ class Jobs:
                 continue
             ranks = RANKS[len(self.names) % len(RANKS)]
             spec = dict(self.spec, resources={"min_slots": ranks, "device": "CPU"})
+            if len(self.names) % 2 == 0:
+                spec["parallel"] = dict(self.spec["parallel"], second_owner=True)
             job = self.yard.submit(spec)
+            if len(self.names) % 2 == 0:
+                self.with_second_owner.add(job.name)
             self.watchers[job.name] = Watcher(self.yard, job.name)
             self.uids[job.name] = job.uid
             self.names.append(job.name)
@@ -344,7 +351,8 @@ class Jobs:
             if item.HasField("metrics"):
                 step = max(step, item.metrics.step)
             elif item.HasField("attempt_started"):
-                self.lost.append(max(0, step - item.attempt_started.step))
+                of_these = self.lost_of_these if name in self.with_second_owner else self.lost
+                of_these.append(max(0, step - item.attempt_started.step))
                 step = item.attempt_started.step
             elif item.HasField("state") and item.state.to == resources_pb.QUEUED and item.attempt > 0:
                 notes += self.judge_end(name, item, at, faults, found)
@@ -367,7 +375,8 @@ class Jobs:
         if any(other is not fault and other.began < at and other.until > fault.began - ALONE for other in faults):
             return notes
         self.ends[fault.kind].append(seconds)
-        if seconds > BOUND["stop" if fault.kind == "stop" else "kill"]:
+        notices = TIME_TO_NOTICE if name in self.with_second_owner else 0
+        if seconds > BOUND["stop" if fault.kind == "stop" else "kill"] + notices:
             found["late_ends"] += 1
             notes.append(f"attempt {item.attempt}: ended {seconds:.1f} s after {fault}: {reason.message}")
         # A rank that was killed is named as the one that failed; one that was stopped, by the others.
@@ -449,7 +458,12 @@ def report(jobs, faults, counter, words):
     jobs.figures["double_runs"] = len(counter.double_runs)
     jobs.figures["double_slots"] = len(counter.double_slots)
     jobs.wrong += [f"at one moment: {double}" for double in counter.double_runs | counter.double_slots]
-    lost_most = max(jobs.lost, default=0)
+    lost_most, of_these = max(jobs.lost, default=0), sorted(jobs.lost_of_these)
+    if of_these:
+        kept = sum(lost <= 1 for lost in of_these)
+        print(f"with a second owner, {kept} of {len(of_these)} attempts began at most a step before the end of the one before; "
+              f"the others lost up to {of_these[-1]}")
+        lost_most = max(lost_most, of_these[-1])
     # A checkpoint may be on its way when a gang ends, and the one after it be due.
     too_much = lost_most > 2 * SAVE_EVERY
     print(*jobs.wrong, sep="\n")

@@ -116,6 +116,9 @@ void SimAgent::Act(int most) {
       RenewRights();
     }
     if (message.has_ack()) Acknowledge(message.ack());
+    for (const v1::LeftState& state : message.free().states()) {
+      storage_.freed.emplace(state.job_uid(), state.attempt());
+    }
   }
   if (!link_->finished || !link_->to_agent.empty()) return;
   // It was refused: its name, and with it its slots, may belong to another agent by now.
@@ -172,6 +175,7 @@ void SimAgent::Obey() {
       known->second.suspend = assignment.wish() == v1::Assignment::SUSPEND;
       known->second.keep = assignment.keep_state() != v1::Assignment::KEEP_STATE_UNSPECIFIED &&
                            version_ == SimVersion::kToday;
+      known->second.alone = assignment.keep_state() == v1::Assignment::ALONE;
     } else if (done_.count(id) == 0 && MayStart(assignment)) {
       SimProcess process{.assignment = assignment};
       process.suspend = assignment.wish() == v1::Assignment::SUSPEND;
@@ -228,6 +232,12 @@ void SimAgent::SendHeartbeat() {
   for (const auto& [rank, process] : processes_) {
     if (process.alive) *heartbeat.add_present() = process.assignment.key();
   }
+  for (const auto& [uid, kept] : storage_.kept) {
+    if (kept.node != name_) continue;
+    v1::LeftState& state = *heartbeat.add_left_states();
+    state.set_job_uid(uid);
+    state.set_attempt(kept.attempt);
+  }
   link_->to_server.push_back(std::move(message));
 }
 
@@ -273,6 +283,7 @@ void SimAgent::WriteCheckpoint(const RankId& rank, SimProcess& process) {
 
 void SimAgent::Finish(const RankId& rank, SimProcess& process, int64_t total) {
   const bool keeps = process.keep && process.step > 0 && process.step < total;
+  if (keeps && process.alone) return LeaveAlone(rank, process);
   if (!keeps && !HasRight(process)) return;  // the checkpoint waits until it has
   if (!keeps) WriteCheckpoint(rank, process);
   v1::RankEvent::Finished& finished = *Append(process).mutable_finished();
@@ -286,11 +297,44 @@ void SimAgent::Finish(const RankId& rank, SimProcess& process, int64_t total) {
   Exit(process, 0, 0, false);
 }
 
+void SimAgent::LeaveAlone(const RankId& rank, SimProcess& process) {
+  v1::Failure& failure = *Append(process).mutable_failure();
+  failure.set_category(v1::Failure::PEER);
+  failure.set_retryable(true);
+  failure.set_has_state(true);
+  const int64_t begin = storage_.begins[{rank.job_uid, rank.attempt}];
+  for (int64_t step = begin + 1; step <= process.step && rank.rank != 0; ++step) {
+    AppendLoss(process, step);
+  }
+  v1::RankEvent::Finished& finished = *Append(process).mutable_finished();
+  finished.set_outcome(v1::RankEvent::Finished::SUSPENDED);
+  finished.set_step(process.step);
+  finished.set_kept(true);
+  SimStorage::Kept& kept = storage_.kept[rank.job_uid];
+  if (kept.attempt < rank.attempt || kept.step < process.step) {
+    kept = {.node = name_, .attempt = rank.attempt, .step = process.step};
+  }
+  ++storage_.left_alone;
+  Exit(process, 77, 0, false);
+}
+
+void SimAgent::AppendLoss(SimProcess& process, int64_t step) {
+  v1::MetricPoint& point = *Append(process).mutable_metrics();
+  point.set_step(step);
+  point.set_split(v1::MetricPoint::TRAIN);
+  (*point.mutable_values())["loss"] = 1.0 / static_cast<double>(step);
+}
+
 int64_t SimAgent::BeginOf(const RankId& rank, const SimProcess& process) {
   const auto [begin, first] = storage_.begins.try_emplace({rank.job_uid, rank.attempt}, 0);
   if (!first) return begin->second;
   const std::string& uri = process.assignment.restore().uri();
   if (!absl::SimpleAtoi(uri.substr(uri.rfind('/') + 1), &begin->second)) begin->second = 0;
+  const v1::KeptState& wanted = process.assignment.kept();
+  if (storage_.freed.count({rank.job_uid, wanted.attempt()}) > 0) {
+    storage_.complaints.push_back(absl::StrCat(rank.job_uid, " needs what attempt ",
+                                               wanted.attempt(), " left, which was freed"));
+  }
   const auto kept = storage_.kept.find(rank.job_uid);
   const bool here = kept != storage_.kept.end() &&
                     kept->second.attempt == process.assignment.kept().attempt() &&
@@ -339,10 +383,7 @@ void SimAgent::Step(const RankId& rank) {
   } else {
     ++process.step;
     if (rank.rank == 0) {
-      v1::MetricPoint& point = *Append(process).mutable_metrics();
-      point.set_step(process.step);
-      point.set_split(v1::MetricPoint::TRAIN);
-      (*point.mutable_values())["loss"] = 1.0 / static_cast<double>(process.step);
+      AppendLoss(process, process.step);
       if (process.step % 2 == 0 && HasRight(process)) WriteCheckpoint(rank, process);
     }
   }

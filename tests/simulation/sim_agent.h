@@ -37,6 +37,8 @@ struct SimStorage {
     int64_t attempt = 0, step = 0;
   };
   std::map<std::string, Kept> kept;
+  std::set<std::pair<std::string, int64_t>> freed;  // by job uid and attempt: nobody needs them
+  int64_t left_alone = 0;                           // ranks that left the state of a broken gang
   std::map<std::pair<std::string, int64_t>, int64_t> begins;  // step, by job uid and attempt
   std::set<RankId> begun;  // ranks that ever began: none may begin twice, on any node
   std::function<bool(const RankId&)> is_lost;  // whether a rank is LOST in the store
@@ -74,6 +76,7 @@ struct SimProcess {
   bool alive = true;
   bool suspend = false;
   bool keep = false;   // its state in memory, when it is suspended
+  bool alone = false;  // likewise, since its gang broke
   bool dying = false;  // is being killed: ends when it is stepped next
   int phase = 0;       // 0 before Started, 1 before Restored, 2 steps
   int64_t step = 0;
@@ -152,6 +155,9 @@ class SimAgent {
   int64_t BeginOf(const RankId& rank, const SimProcess& process);
   void LoseMemory();  // what is kept there with it
   void Finish(const RankId& rank, SimProcess& process, int64_t total);
+  // What a rank does that has the whole state and is told that its gang broke.
+  void LeaveAlone(const RankId& rank, SimProcess& process);
+  void AppendLoss(SimProcess& process, int64_t step);
   void Exit(SimProcess& process, int exit_code, int signal, bool lost);
   void RecordEnd(SimProcess& process);
   void FenceAll();

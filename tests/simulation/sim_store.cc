@@ -187,6 +187,11 @@ absl::StatusOr<NodeRanks> SimStore::ReadRanks(const std::string& node) {
   return Transact([&](int) { return fleet_.ReadRanks(node); });
 }
 
+absl::StatusOr<std::vector<LeftState>> SimStore::FindUnneeded(
+    const std::vector<LeftState>& states) {
+  return Transact([&](int) { return fleet_.FindUnneeded(states); });
+}
+
 absl::StatusOr<std::vector<NodeRecord>> SimStore::ListNodes() {
   return Transact([&](int) { return fleet_.ListNodes(); });
 }

@@ -135,6 +135,7 @@ std::map<std::string, int64_t> Yard::Tally() const {
   tally["jobs bound to what they began with"] = static_cast<int64_t>(arithmetic_seen_.size());
   tally["gangs that compute in two ways"] = static_cast<int64_t>(mixed_seen_.size());
   tally["lost nodes"] = truth_.losses;
+  tally["ranks that left the state of a broken gang"] = storage_.left_alone;
   for (const auto& agent : agents_) tally["refused agents"] += agent->refusals();
   return tally;
 }

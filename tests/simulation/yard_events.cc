@@ -84,7 +84,8 @@ void Yard::SubmitSome() {
   job.arithmetic_rule = kRules[Draw(4)];
   if (Chance(30)) job.device = Chance(70) ? "CPU" : "CUDA";
   job.bytes_per_slot = 50 + (Chance(40) ? 100 * Draw(4) : 0);
-  job.total_steps = 1 + Draw(elastic ? 40 : 6);
+  job.second_owner = job.max_slots > 1 && Chance(60);
+  job.total_steps = 1 + Draw(elastic || job.second_owner ? 40 : 6);
   job.max_restarts = 1000;  // every fault is retried: whatever can run must end well
   job.backoff = absl::Milliseconds(Draw(3) * 100);
   if (Chance(4)) {  // never makes a step: it must end, by its budget

@@ -68,9 +68,14 @@ absl::Status CheckpointWriter::Pack(const CheckpointContent& content, int file, 
     if (!failure_.ok()) return failure_;
   }
   TY_RETURN_IF_ERROR(copy(snapshot_));
+  return PackBeside(content, file, most_bytes, snapshot_);
+}
+
+absl::Status CheckpointWriter::PackBeside(const CheckpointContent& content, int file,
+                                          int64_t most_bytes, const Snapshot& snapshot) const {
   TY_ASSIGN_OR_RETURN(const std::unique_ptr<PackedFolderWriter> folder,
                       PackedFolderWriter::Begin(file, most_bytes));
-  return PackCheckpoint(*folder, identity_, content, snapshot_);
+  return PackCheckpoint(*folder, identity_, content, snapshot);
 }
 
 void CheckpointWriter::AwaitIdle(bool give_up) {

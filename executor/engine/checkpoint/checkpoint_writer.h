@@ -81,6 +81,10 @@ class CheckpointWriter {
   absl::Status Pack(const CheckpointContent& content, int file, int64_t most_bytes,
                     const std::function<absl::Status(Snapshot&)>& copy);
 
+  // Likewise of `snapshot`, and whatever is being written meanwhile.
+  absl::Status PackBeside(const CheckpointContent& content, int file, int64_t most_bytes,
+                          const Snapshot& snapshot) const;
+
   // Waits until nothing is being written. Returns the failure of the last needed checkpoint, or of
   // a report, once.
   absl::Status Wait();

@@ -27,6 +27,7 @@ v1::JobSpec WhatDecidesWeights(v1::JobSpec spec) {
   spec.mutable_parallel()->clear_arithmetic();
   spec.mutable_parallel()->clear_progress_timeout_seconds();
   spec.mutable_parallel()->clear_check_links();
+  spec.mutable_parallel()->clear_second_owner();
   spec.mutable_data()->clear_prefetch();
   spec.mutable_data()->clear_threads();
   return spec;

@@ -99,7 +99,7 @@ bool ShardsOptimizer(const v1::JobSpec& spec, int64_t ranks) {
   if (parallel.shard() != v1::Parallel::SHARD_UNSPECIFIED) {
     return parallel.shard() != v1::Parallel::NONE;
   }
-  return !spec.optimizer().has_muon() && !HasNormOfShards(parallel);
+  return !spec.optimizer().has_muon() && !parallel.second_owner() && !HasNormOfShards(parallel);
 }
 
 void ShareOut(const v1::JobSpec& spec, const TrainedParameters& parameters, int64_t ranks,

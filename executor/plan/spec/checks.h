@@ -29,6 +29,7 @@ absl::Status ResolveParallel(v1::Parallel& parallel, int64_t slots);
 // What is not built yet of layers that are cut across ranks, of a resolved spec.
 absl::Status CheckMesh(const v1::JobSpec& spec);
 absl::Status CheckShard(const v1::JobSpec& spec);
+absl::Status CheckSecondOwner(const v1::JobSpec& spec);
 absl::Status CheckArithmetic(const v1::Parallel& parallel);
 absl::Status ResolveEvaluation(v1::Evaluation& evaluation, bool held_out, int64_t micro_batch);
 absl::Status ResolveCheckpoint(v1::CheckpointPolicy& checkpoint);

@@ -323,4 +323,29 @@ absl::Status CheckShard(const v1::JobSpec& spec) {
   }
 }
 
+absl::Status CheckSecondOwner(const v1::JobSpec& spec) {
+  const v1::Parallel& parallel = spec.parallel();
+  if (!parallel.second_owner()) return absl::OkStatus();
+  const std::string at = "spec.parallel.second_owner", with = " with " + at;
+  if (spec.resources().max_slots() < 2) {
+    return Invalid(at,
+                   "true, but the job has one slot, and so no second rank; set "
+                   "spec.resources.max_slots to 2 or more, or leave it out");
+  }
+  if (spec.resources().device() != v1::Resources::CPU) {
+    return NotBuilt("spec.resources.device", "a slot that may be a GPU" + with,
+                    "use CPU, or leave second_owner out");
+  }
+  if (HasNormOfShards(parallel)) {
+    return NotBuilt(at, "true with spec.parallel.tensor or pipeline above 1",
+                    "leave it out, or use 1");
+  }
+  if (parallel.shard() != v1::Parallel::SHARD_UNSPECIFIED &&
+      parallel.shard() != v1::Parallel::NONE) {
+    return NotBuilt("spec.parallel.shard", v1::Parallel::Shard_Name(parallel.shard()) + with,
+                    "use NONE, or leave second_owner out");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace trainyard::plan

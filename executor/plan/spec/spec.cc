@@ -70,6 +70,7 @@ absl::StatusOr<v1::JobSpec> ResolveSpec(const v1::JobSpec& spec) {
   TY_RETURN_IF_ERROR(ResolveTraining(*s.mutable_training(), s.parallel().logical_ranks()));
   TY_RETURN_IF_ERROR(ResolveOptimizer(*s.mutable_optimizer()));
   TY_RETURN_IF_ERROR(CheckShard(s));
+  TY_RETURN_IF_ERROR(CheckSecondOwner(s));
   TY_RETURN_IF_ERROR(CheckArithmetic(s.parallel()));
   TY_RETURN_IF_ERROR(ResolveSchedule(*s.mutable_schedule(), s.training().steps()));
   TY_RETURN_IF_ERROR(CheckOptimizerFitsSchedule(s.optimizer(), s.schedule()));

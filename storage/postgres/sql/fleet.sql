@@ -156,6 +156,10 @@ WHERE j.uid IN (SELECT job_uid FROM ranks WHERE node = $1 AND state IN ('ASSIGNE
   AND j.state IN ('STARTING', 'RUNNING', 'SUSPENDING')
 ORDER BY j.uid
 
+-- name: LiveJobs
+-- Those that have not ended.
+SELECT {job_columns} FROM jobs j WHERE j.uid = ANY ($1::text[])
+
 -- name: DesiredAttempts
 SELECT {attempt_columns}
 FROM jobs j JOIN ranks r ON r.job_uid = j.uid AND r.attempt = j.attempt

@@ -11,12 +11,12 @@ WITH submitted AS (
   SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::integer[],
                        $8::integer[], $9::integer[], $10::text[], $11::bigint[], $12::bigint[], $13::integer[],
                        $14::bigint[], $15::text[], $16::text[], $17::text[], $18::text[], $19::integer[],
-                       $20::text[], $21::integer[], $22::integer[], $23::integer[])
+                       $20::text[], $21::integer[], $22::integer[], $23::integer[], $24::boolean[])
     WITH ORDINALITY
     AS s (uid, project, job_id, creator, request_id, labels, priority, min_slots, max_slots, device, bytes_per_slot,
           total_steps, max_restarts, backoff_us, reason_code, reason_message, spec, plan_summary, logical_ranks,
-          arithmetic_rule, group_ranks, slot_step, most_slots, place)
-  LIMIT $24  -- how many there are, for the planner: a plan that serves any number takes them for few
+          arithmetic_rule, group_ranks, slot_step, most_slots, second_owner, place)
+  LIMIT $25  -- how many there are, for the planner: a plan that serves any number takes them for few
 ), named AS (
   INSERT INTO job_specs (job_uid, project, job_id, request_id, create_time, spec, plan_summary)
   SELECT uid, project, job_id, nullif(request_id, ''), now() + (place - 1) * interval '1 microsecond', spec::bytea,
@@ -28,7 +28,8 @@ WITH submitted AS (
   INSERT INTO jobs ({submitted_columns})
   SELECT uid, project, job_id, creator, nullif(request_id, ''), labels::jsonb, priority, min_slots, max_slots,
          device, bytes_per_slot, total_steps, max_restarts, backoff_us, create_time, create_time, 'QUEUED', reason_code,
-         reason_message, 'NONE', 1, 0, 0, 0, '', 1, logical_ranks, arithmetic_rule, group_ranks, slot_step, most_slots
+         reason_message, 'NONE', 1, 0, 0, 0, '', 1, logical_ranks, arithmetic_rule, group_ranks, slot_step, most_slots,
+         second_owner
   FROM submitted JOIN named USING (uid)
 )
 SELECT uid, micros(create_time) FROM named
@@ -44,7 +45,7 @@ WITH named AS (
   INSERT INTO jobs ({submitted_columns})
   SELECT uid, $2, $3, $4, nullif($5::text, ''), $6::jsonb, $7::integer, $8::integer, $9::integer, $10, $11::bigint,
          $12::bigint, $13::integer, $14::bigint, create_time, create_time, 'QUEUED', $15, $16, 'NONE', 1, 0, 0, 0, '',
-         1, $19::integer, $20, $21::integer, $22::integer, $23::integer
+         1, $19::integer, $20, $21::integer, $22::integer, $23::integer, $24::boolean
   FROM named
 )
 SELECT uid, micros(create_time) FROM named

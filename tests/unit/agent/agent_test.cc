@@ -55,6 +55,22 @@ v1::Assignment Suspended(v1::Assignment assignment, int64_t grace_ms) {
   return assignment;
 }
 
+// To leave its state in memory.
+v1::Assignment Leaving(const v1::Assignment& assignment) {
+  v1::Assignment leaving = Suspended(assignment, 60'000);
+  leaving.set_keep_state(v1::Assignment::HERE);
+  return leaving;
+}
+
+// Attempt `attempt` of job a, from what attempt `kept` left in memory.
+v1::Assignment GoingOn(int64_t attempt, int64_t kept) {
+  v1::Assignment next = Assigned("a", "run");
+  next.mutable_key()->set_attempt(attempt);
+  next.mutable_kept()->set_attempt(kept);
+  next.mutable_kept()->set_step(7);
+  return next;
+}
+
 // Waits, without a wake-up to wait for, until `condition` holds.
 bool Eventually(const std::function<bool()>& condition) {
   const absl::Time deadline = absl::Now() + kPatience;
@@ -520,15 +536,10 @@ TEST_F(AgentTest, WhatAnAttemptLeavesInMemoryIsReadByTheNextOne) {
   StartAgent();
   server_.Want({Assigned("a", "run")});
   WaitForSteps("a.1.0");
-  v1::Assignment leaving = Suspended(Assigned("a", "run"), 60'000);
-  leaving.set_keep_state(v1::Assignment::HERE);
-  server_.Want({leaving});
+  server_.Want({Leaving(Assigned("a", "run"))});
   ASSERT_TRUE(server_.WaitForEnd("a.1.0"));
 
-  v1::Assignment next = Assigned("a", "run"), later = next;
-  next.mutable_key()->set_attempt(2);
-  next.mutable_kept()->set_attempt(1);
-  next.mutable_kept()->set_step(7);
+  const v1::Assignment next = GoingOn(2, 1);
   server_.Want({next});
   WaitForSteps("a.2.0");
   EXPECT_THAT(ReadFile(RankFolder("a.2.0") + "/log").value_or(""), HasSubstr("takes a.1.0\n"));
@@ -536,21 +547,74 @@ TEST_F(AgentTest, WhatAnAttemptLeavesInMemoryIsReadByTheNextOne) {
   ASSERT_TRUE(server_.WaitForEnd("a.2.0"));
 
   // Attempt 2 left nothing.
-  later.mutable_key()->set_attempt(3);
-  later.mutable_kept()->set_attempt(2);
-  later.mutable_kept()->set_step(7);
-  server_.Want({later});
+  server_.Want({GoingOn(3, 2)});
   WaitForSteps("a.3.0");
   EXPECT_THAT(ReadFile(RankFolder("a.3.0") + "/log").value_or("takes"), Not(HasSubstr("takes")));
+}
+
+TEST_F(AgentTest, ARankWhoseGangBrokeFailsAndLeavesItsStateAllTheSame) {
+  StartAgent();
+  server_.Want({Assigned("a", "alone")});
+  ASSERT_TRUE(server_.WaitFor([&] {
+    const auto& events = server_.EventsOf("a.1.0");
+    return !events.empty() && events.back().has_failure();
+  }));
+  v1::Assignment leaving = Leaving(Assigned("a", "alone"));
+  leaving.set_keep_state(v1::Assignment::ALONE);
+  server_.Want({leaving});
+  ASSERT_TRUE(server_.WaitForEnd("a.1.0"));
+  server_.Want({GoingOn(2, 1)});
+  WaitForSteps("a.2.0");
+  EXPECT_THAT(ReadFile(RankFolder("a.2.0") + "/log").value_or(""), HasSubstr("takes a.1.0\n"));
+}
+
+TEST_F(AgentTest, WhatIsInMemoryIsToldAndFreedWhenNobodyNeedsIt) {
+  StartAgent();
+  server_.Want({Assigned("a", "run")});
+  WaitForSteps("a.1.0");
+  server_.Want({Leaving(Assigned("a", "run"))});
+  ASSERT_TRUE(server_.WaitForEnd("a.1.0"));
+  v1::LeftState left;
+  const auto tells = [&] {
+    const std::optional<v1::Heartbeat>& heartbeat = server_.last_heartbeat();
+    if (!heartbeat || heartbeat->left_states().empty()) return false;
+    left = heartbeat->left_states(0);
+    return true;
+  };
+  ASSERT_TRUE(server_.WaitFor(tells));
+  EXPECT_EQ(left.job_uid(), "a");
+  EXPECT_EQ(left.attempt(), 1);
+  v1::LeftState other = left;
+  other.set_attempt(2);
+  server_.Free(other);
+  server_.Want({GoingOn(2, 1)});
+  WaitForSteps("a.2.0");
+  EXPECT_THAT(ReadFile(RankFolder("a.2.0") + "/log").value_or(""), HasSubstr("takes a.1.0\n"));
+  server_.Free(left);
+  server_.Want({GoingOn(3, 1)});
+  WaitForSteps("a.3.0");
+  EXPECT_THAT(ReadFile(RankFolder("a.3.0") + "/log").value_or("takes"), Not(HasSubstr("takes")));
+}
+
+TEST_F(AgentTest, AnotherGraceCountsFromWhenItWasTold) {
+  StartAgent();
+  server_.Want({Assigned("a", "deaf")});
+  WaitForSteps("a.1.0");
+  server_.Want({Suspended(Assigned("a", "deaf"), 60'000)});
+  ASSERT_TRUE(server_.WaitFor([&] { return server_.Runs({"a.1.0"}); }));
+  const absl::Time told = absl::Now();
+  server_.Want({Suspended(Assigned("a", "deaf"), 200)});
+  server_.Want({Suspended(Assigned("a", "deaf"), 1200)});
+  server_.Want({Suspended(Assigned("a", "deaf"), 1200), Assigned("b", "run")});
+  ASSERT_TRUE(server_.WaitForEnd("a.1.0"));
+  EXPECT_GE(absl::Now() - told, absl::Milliseconds(1200));
 }
 
 TEST_F(AgentTest, WhatIsPausedMeanwhileLeavesNothingInMemory) {
   StartAgent();
   server_.Want({Assigned("a", "deaf")});
   WaitForSteps("a.1.0");
-  v1::Assignment leaving = Suspended(Assigned("a", "deaf"), 60'000);
-  leaving.set_keep_state(v1::Assignment::HERE);
-  server_.Want({leaving});
+  server_.Want({Leaving(Assigned("a", "deaf"))});
   const std::string wish = RankFolder("a.1.0") + "/keep-state";
   EXPECT_TRUE(Eventually([&] { return std::filesystem::exists(wish); }));
   server_.Want({Suspended(Assigned("a", "deaf"), 60'000)});
@@ -564,15 +628,9 @@ TEST_F(AgentTest, AnAgentThatAdoptsAWorkerHasWhatItLeavesInMemory) {
   WaitForSteps("a.1.0");
   StopAgent(SIGKILL);
   StartAgent();
-  v1::Assignment leaving = Suspended(Assigned("a", "run"), 60'000);
-  leaving.set_keep_state(v1::Assignment::HERE);
-  server_.Want({leaving});
+  server_.Want({Leaving(Assigned("a", "run"))});
   ASSERT_TRUE(server_.WaitForEnd("a.1.0"));
-  v1::Assignment next = Assigned("a", "run");
-  next.mutable_key()->set_attempt(2);
-  next.mutable_kept()->set_attempt(1);
-  next.mutable_kept()->set_step(7);
-  server_.Want({next});
+  server_.Want({GoingOn(2, 1)});
   WaitForSteps("a.2.0");
   EXPECT_THAT(ReadFile(RankFolder("a.2.0") + "/log").value_or(""), HasSubstr("takes a.1.0\n"));
 }

@@ -171,6 +171,12 @@ void FakeServer::Want(const std::vector<v1::Assignment>& assignments) {
   if (service_ != nullptr) service_->Write(message);
 }
 
+void FakeServer::Free(const v1::LeftState& state) {
+  v1::ServerMessage message;
+  *message.mutable_free()->add_states() = state;
+  service_->Write(message);
+}
+
 v1::LogChunk FakeServer::AskForLog(const v1::RankKey& key, int64_t offset, int64_t max_bytes) {
   v1::ServerMessage message;
   v1::LogRequest& request = *message.mutable_log();

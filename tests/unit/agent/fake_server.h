@@ -40,6 +40,7 @@ class FakeServer {
 
   // The set becomes the next version of the desired one, and is sent now and in later sessions.
   void Want(const std::vector<v1::Assignment>& assignments);
+  void Free(const v1::LeftState& state);
   v1::LogChunk AskForLog(const v1::RankKey& key, int64_t offset, int64_t max_bytes);
 
   // Waits until `condition` (called with the lock held) is true; false when it takes too long.

@@ -18,6 +18,7 @@
 #include "executor/run/event_log.h"
 #include "executor/run/run_directory.h"
 #include "storage/base/clock.h"
+#include "storage/base/file.h"
 
 namespace trainyard::run {
 namespace {
@@ -49,6 +50,7 @@ class FakeWorker {
     if (script == "many") return Finish(20'000);
     if (script == "crash") return Crash();
     if (script == "fault") return FaultWhenTold();
+    if (script == "alone") return BeLeftAlone();
     if (script == "children") return LeaveChildren();
     if (script == "print") return Print();
     if (script == "forge") {
@@ -127,14 +129,30 @@ class FakeWorker {
     return kExitDevice;
   }
 
-  // Leaves its name in memory if it is asked to.
-  int Suspend() {
-    if (access(directory_.keep_state_path().c_str(), F_OK) != 0) {
-      return End(v1::RankEvent::Finished::SUSPENDED);
-    }
+  bool AskedForState() const {
+    const auto wish = ReadFile(directory_.keep_state_path(), 100);
+    return wish.ok() && wish->rfind("0 ", 0) != 0;
+  }
+
+  // Leaves its name in memory.
+  bool LeaveState() const {
     const std::string name = RunDirectory::NameOf(assignment_.key());
-    if (write(kStateDescriptor, name.data(), name.size()) < 0) return kExitStorage;
+    return write(kStateDescriptor, name.data(), name.size()) >= 0;
+  }
+
+  int Suspend() {
+    if (AskedForState() && !LeaveState()) return kExitStorage;
     return End(v1::RankEvent::Finished::SUSPENDED);
+  }
+
+  // Its gang broke.
+  int BeLeftAlone() {
+    v1::RankEvent event;
+    event.mutable_failure()->set_category(v1::Failure::PEER);
+    event.mutable_failure()->set_has_state(true);
+    Write(event);
+    while (!AskedForState()) Pause();
+    return LeaveState() ? kExitGang : kExitStorage;
   }
 
   int StepUntilToldOtherwise() {

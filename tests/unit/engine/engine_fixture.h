@@ -161,8 +161,13 @@ class RecordingObserver : public RunObserver {
     warnings.push_back(message);
     return absl::OkStatus();
   }
-  absl::Status OnFinished(const RunResult&) override {
+  absl::Status OnFinished(const RunResult& result) override {
     order.push_back("finished");
+    finished = result;
+    return absl::OkStatus();
+  }
+  absl::Status OnLeftAlone(const absl::Status& why, int64_t /*told_after*/) override {
+    left_alone = why;
     return absl::OkStatus();
   }
   absl::StatusOr<int64_t> OnCheckpoint(const WrittenCheckpoint& written, bool final,
@@ -202,6 +207,8 @@ class RecordingObserver : public RunObserver {
   std::string restored_uri;
   Arithmetic arithmetic;
   std::vector<Metrics> metrics;
+  RunResult finished;       // OnFinished
+  absl::Status left_alone;  // why; OK: it was not
   std::vector<std::string> notices, warnings, removed, failures;
   std::vector<WrittenCheckpoint> checkpoints;
   std::vector<int64_t> failed_steps;

@@ -2,8 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <functional>
@@ -15,9 +13,9 @@
 
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/kept_state.h"
-#include "storage/base/file.h"
 #include "tests/unit/engine/family.h"
 #include "tests/unit/engine/late_device.h"
+#include "tests/unit/engine/memory_file.h"
 #include "tests/unit/engine/on_ranks.h"
 
 namespace trainyard::engine {
@@ -26,28 +24,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-
-constexpr int64_t kPlenty = int64_t{1} << 30;  // bytes
-
-// A file in memory, as an agent gives it to its workers.
-class Memory {
- public:
-  int fd() const { return file_.get(); }
-  FileDescriptor Open() const { return FileDescriptor(dup(file_.get())); }
-
-  std::string Read() const {
-    std::string bytes(lseek(fd(), 0, SEEK_END), '\0');
-    EXPECT_EQ(pread(fd(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
-    return bytes;
-  }
-  void Write(const std::string& bytes) const {
-    EXPECT_EQ(ftruncate(fd(), 0), 0);
-    EXPECT_EQ(pwrite(fd(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
-  }
-
- private:
-  const FileDescriptor file_{memfd_create("test", MFD_CLOEXEC)};
-};
 
 class KeptStateRun : public testing::Test {
  protected:
@@ -94,15 +70,7 @@ class KeptStateRun : public testing::Test {
 
   static void ExpectSame(const OnRanks& found, const OnRanks& expected) {
     ASSERT_FALSE(found.seen.checkpoints.empty());
-    const WrittenCheckpoint &last = found.seen.checkpoints.back(),
-                            &other = expected.seen.checkpoints.back();
-    EXPECT_EQ(last.weights_sha256, other.weights_sha256);
-    for (const char* file : {kOptimizerFile, kStateFile, kEmaFile}) {
-      const auto read = [file](const WrittenCheckpoint& checkpoint) {
-        return ReadFile(absl::StrCat(checkpoint.uri, "/", file)).value_or("");
-      };
-      EXPECT_TRUE(read(last) == read(other)) << file;
-    }
+    ExpectSameState(found.seen.checkpoints.back(), expected.seen.checkpoints.back());
     EXPECT_EQ(found.seen.TrainLosses(), LastOf(expected.seen.TrainLosses(), found));
     EXPECT_THAT(found.seen.warnings, IsEmpty());
   }

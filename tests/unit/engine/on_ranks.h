@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "executor/engine/checkpoint/layout.h"
+#include "storage/base/file.h"
 #include "tests/unit/engine/engine_fixture.h"
 #include "tests/unit/engine/in_threads.h"
 
@@ -75,6 +77,17 @@ class OnRanks {
   std::vector<absl::Status> ended;  // by rank
   std::vector<RunResult> results;   // likewise
 };
+
+// Of the weights, the optimizer, its counters and the averages.
+inline void ExpectSameState(const WrittenCheckpoint& found, const WrittenCheckpoint& expected) {
+  EXPECT_EQ(found.weights_sha256, expected.weights_sha256);
+  for (const char* file : {kOptimizerFile, kStateFile, kEmaFile}) {
+    const auto read = [file](const WrittenCheckpoint& checkpoint) {
+      return ReadFile(absl::StrCat(checkpoint.uri, "/", file)).value_or("");
+    };
+    EXPECT_TRUE(read(found) == read(expected)) << file;
+  }
+}
 
 // The last of `losses`, as many as `resumed`, which went on from a checkpoint, has.
 inline std::vector<double> LastOf(const std::vector<double>& losses, const OnRanks& resumed) {

@@ -53,6 +53,14 @@ class NodeStore : public FleetStore {
     for (const RankId& id : over) read.ranks.push_back({id, claim});
     return read;
   }
+  absl::StatusOr<std::vector<LeftState>> FindUnneeded(
+      const std::vector<LeftState>& states) override {
+    std::vector<LeftState> found;
+    for (const LeftState& state : states) {
+      if (state.attempt < 2) found.push_back(state);
+    }
+    return found;
+  }
   absl::StatusOr<bool> ReportAbsent(const AgentIdentity&,
                                     const std::vector<RankId>& ranks) override {
     absent.insert(absent.end(), ranks.begin(), ranks.end());
@@ -110,6 +118,7 @@ class Recorder : public AgentLink {
   void Send(const v1::ServerMessage& message) override {
     if (message.has_desired()) desired = message.desired();
     if (message.has_lease()) acknowledged = message.lease().heartbeat_id();
+    if (message.has_free()) freed.push_back(message.free());
   }
   void ReadNext() override {}
   void Finish(const absl::Status& status) override { end = status; }
@@ -117,6 +126,7 @@ class Recorder : public AgentLink {
   std::optional<absl::Status> end;
   v1::DesiredSet desired;    // the newest
   int64_t acknowledged = 0;  // the newest heartbeat
+  std::vector<v1::FreeStates> freed;
 };
 
 // Tells which feeds whom was woken for.
@@ -360,6 +370,24 @@ TEST_F(AgentSessionTest, RankThatIsOverAndDoesNotRunIsReportedAbsent) {
   HearHeartbeat();
   EXPECT_FALSE(link_.end) << *link_.end;
   EXPECT_THAT(store_.absent, ElementsAre(RankId{"job", 1, 0}));
+}
+
+TEST_F(AgentSessionTest, WhatNobodyNeedsOfTheMemoryOfANodeIsFreed) {
+  HearHeartbeat();
+  EXPECT_THAT(link_.freed, IsEmpty()) << "it has nothing";
+  v1::AgentMessage message;
+  message.mutable_heartbeat()->set_id(2);
+  message.mutable_heartbeat()->set_desired_version(1);
+  for (const int64_t attempt : {1, 2}) {
+    v1::LeftState& left = *message.mutable_heartbeat()->add_left_states();
+    left.set_job_uid("job");
+    left.set_attempt(attempt);
+  }
+  Hear(message);
+  EXPECT_FALSE(link_.end) << *link_.end;
+  ASSERT_EQ(link_.freed.size(), 1u);
+  ASSERT_EQ(link_.freed[0].states_size(), 1);
+  EXPECT_EQ(link_.freed[0].states(0).attempt(), 1);
 }
 
 TEST_F(AgentSessionTest, SpecThatCannotBeReadEndsItsRankAndNobodyElse) {

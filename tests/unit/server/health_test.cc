@@ -59,6 +59,36 @@ TEST(AvoidedNode, IsUsedWhenNoOtherCouldTakeTheJob) {
               HasSubstr("a failed it last, but no other node could take it"));
 }
 
+// It goes on from there; but where it runs well comes first.
+TEST(NodeWithTheState, IsTakenBeforeItsEquals) {
+  Snapshots s;
+  for (const char* name : {"a", "b", "c"}) s.Node({.name = name, .cpu = 2});
+  const auto placed = [&s](int slots) {
+    Job(s, 0).min_slots = Job(s, 0).max_slots = slots;
+    const Pass pass = PlanOf(s);
+    std::string on;
+    for (const auto& rank : pass.decisions.placements.at(0).ranks) on += rank.node;
+    return on;
+  };
+  s.Queued({.id = "j"});
+  EXPECT_EQ(placed(1) + " " + placed(2) + " " + placed(3), "a aa aab");
+  Job(s, 0).attempt = 1;
+  for (const std::string near : {"b", "c"}) {
+    Job(s, 0).resize = {.attempt = 1, .ranks = {{near, {0}}}, .kept_step = 7};
+    EXPECT_EQ(placed(1) + " " + placed(2) + " " + placed(3),
+              near + " " + near + near + " " + near + near + "a");
+  }
+  Job(s, 0).avoid_node = "c";
+  EXPECT_EQ(placed(1), "c") << "it failed there, and its state is nowhere else";
+  Job(s, 0).resize->ranks.push_back({"b", {0}});
+  EXPECT_EQ(placed(1), "b");
+  Job(s, 0).avoid_node.clear();
+  s.Node({.name = "d", .cpu = 3});
+  EXPECT_EQ(placed(3), "ddd") << "on one node rather than near its state";
+  Job(s, 0).attempt = 3;
+  EXPECT_EQ(placed(1), "a") << "that state was tried twice";
+}
+
 TEST(AvoidedNode, IsToldByExplain) {
   Snapshots s;
   s.Node({.name = "a", .cpu = 1}).Node({.name = "b", .cpu = 1}).Queued({.id = "j"});

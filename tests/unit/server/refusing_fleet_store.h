@@ -25,6 +25,9 @@ class RefusingFleetStore : public FleetStore {
   }
   absl::StatusOr<int> ConfirmEmpty(const std::string&) override { return No(); }
   absl::StatusOr<NodeRanks> ReadRanks(const std::string&) override { return No(); }
+  absl::StatusOr<std::vector<LeftState>> FindUnneeded(const std::vector<LeftState>&) override {
+    return No();
+  }
   absl::StatusOr<std::vector<NodeRecord>> ListNodes() override { return No(); }
   absl::StatusOr<NodeRecord> SetDraining(const std::string&, bool) override { return No(); }
   absl::StatusOr<RankRecord> FindRank(const std::string&, int64_t, int) override { return No(); }

@@ -120,6 +120,43 @@ const std::vector<BadSpec>& RunningTable() {
        "spec.parallel.shard: PARAMETERS hands out what a logical rank has made of its only "
        "micro-batch, and here each has 4: set spec.parallel.logical_ranks to 8, or "
        "spec.training.micro_batch_size to 16, or shard OPTIMIZER"},
+      {"a second owner of one rank", MlpSpec,
+       [](auto& s) {
+         s.mutable_resources()->set_device(v1::Resources::CPU);
+         s.mutable_parallel()->set_second_owner(true);
+       },
+       kInvalid,
+       "spec.parallel.second_owner: true, but the job has one slot, and so no second rank; set "
+       "spec.resources.max_slots to 2 or more, or leave it out"},
+      {"second owners on GPUs", MlpSpec,
+       [](auto& s) {
+         s.mutable_resources()->set_max_slots(2);
+         s.mutable_parallel()->set_second_owner(true);
+       },
+       kUnbuilt,
+       "spec.resources.device: a slot that may be a GPU with spec.parallel.second_owner is not "
+       "built yet; use CPU, or leave second_owner out"},
+      {"second owners of shards of layers", GptSpec,
+       [](auto& s) {
+         s.mutable_resources()->set_max_slots(2);
+         s.mutable_resources()->set_device(v1::Resources::CPU);
+         s.mutable_parallel()->set_tensor(2);
+         s.mutable_parallel()->set_second_owner(true);
+       },
+       kUnbuilt,
+       "spec.parallel.second_owner: true with spec.parallel.tensor or pipeline above 1 is not "
+       "built "
+       "yet; leave it out, or use 1"},
+      {"second owners of what ranks share out", MlpSpec,
+       [](auto& s) {
+         s.mutable_resources()->set_max_slots(2);
+         s.mutable_resources()->set_device(v1::Resources::CPU);
+         s.mutable_parallel()->set_shard(v1::Parallel::OPTIMIZER);
+         s.mutable_parallel()->set_second_owner(true);
+       },
+       kUnbuilt,
+       "spec.parallel.shard: OPTIMIZER with spec.parallel.second_owner is not built yet; use NONE, "
+       "or leave second_owner out"},
       {"more shards of layers than can be planned", GptSpec,
        [](auto& s) {
          s.mutable_model()->mutable_gpt()->set_layers(100);
