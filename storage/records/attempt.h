@@ -210,7 +210,7 @@ struct LeftState {
   int64_t attempt = 0;
   friend bool operator==(const LeftState&, const LeftState&) = default;
 };
-// Whether an attempt of the job may yet read what `attempt` left, or is leaving.
+// Whether a later attempt may yet read what `attempt` left, or `attempt` is not over.
 bool MayNeedState(const JobRecord& job, int64_t attempt);
 
 // How many attempts after the one that left a state may start from it. More are not tried, since

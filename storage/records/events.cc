@@ -167,7 +167,7 @@ class EventTaker {
         return absl::InvalidArgumentError(
             absl::StrCat("metrics: found step ", step, ", steps count from 1"));
       }
-      if (over() && (!has_state() || PastTheEnd(step))) break;  // has_state: of this very run
+      if (has_state() && PastTheEnd(step)) break;  // it has failed already
       if (PastTheEnd(step)) {
         take_rest();  // before the failure that the next line makes
         BeyondTheEnd("metrics", step);

@@ -163,9 +163,9 @@ struct ResizeRecord {
   // times looks back is forgotten.
   std::vector<absl::Time> growths;
   // The attempt left the state after this step in the memory of some of its nodes, to be resized or
-  // since it lost others (then `ranks` are those that did, unless it was being resized), and rank 0
-  // of no later one has said from where it goes on. Memory may be gone; then the next attempt goes
-  // on from the newest checkpoint, and makes the steps from there again. 0: nothing is kept.
+  // since it lost others (then `ranks` are those that did, unless it was being resized), and no
+  // later one has come further or gone on from before it. Memory may be gone; then the next attempt
+  // goes on from the newest checkpoint, and makes the steps from there again. 0: nothing is kept.
   int64_t kept_step = 0;
   friend bool operator==(const ResizeRecord&, const ResizeRecord&) = default;
 };
