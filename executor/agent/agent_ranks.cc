@@ -28,6 +28,9 @@ constexpr absl::Duration kDriverPatience = absl::Milliseconds(250);
 // all have it, and begin anew.
 constexpr absl::Duration kSettled = absl::Seconds(30);
 
+// In the file keep-state: what follows the bytes where a gang is broken.
+constexpr char kAlone[] = " alone";
+
 int64_t HalfOfFreeMemory() { return ReadFreeMemory().value_or(0) / 2; }
 
 // Of what the file keep-state holds: all but how many bytes, if there are some.
@@ -207,7 +210,9 @@ std::string Agent::KeepWish(const v1::Assignment& wanted) const {
     case v1::Assignment::ELSEWHERE:
       return absl::StrCat(room, " elsewhere");
     case v1::Assignment::ALONE:
-      return absl::StrCat(IsKeeper(wanted.key()) ? room : 0, " alone");
+      return absl::StrCat(IsKeeper(wanted.key()) ? room : 0, kAlone,
+                          wanted.survivors().empty() ? "" : " ",
+                          absl::StrJoin(wanted.survivors(), ","));
     default:
       return "";
   }
@@ -215,12 +220,19 @@ std::string Agent::KeepWish(const v1::Assignment& wanted) const {
 
 bool Agent::IsKeeper(const v1::RankKey& key) const {
   const auto self = ranks_.find(run::RunDirectory::NameOf(key));
-  if (self == ranks_.end() || !self->second->spool().has_state()) return false;
+  if (self == ranks_.end()) return false;
+  const auto keeps = [](const LocalRank& rank) {
+    return rank.HasProcess() && absl::StartsWith(KindOf(rank.keep_state()), kAlone);
+  };
+  // An agent before this one may have chosen it. This one has not read its Failure event if that
+  // was acknowledged.
+  if (keeps(*self->second)) return true;
+  if (!self->second->spool().has_state()) return false;
   return std::none_of(ranks_.begin(), ranks_.end(), [&](const auto& entry) {
     const LocalRank& other = *entry.second;
     const bool same = other.key().job_uid() == key.job_uid() &&
                       other.key().attempt() == key.attempt() && entry.first != self->first;
-    return same && other.HasProcess() && KindOf(other.keep_state()) == " alone";
+    return same && keeps(other) && FindDesired(entry.first) != nullptr;
   });
 }
 

@@ -159,7 +159,8 @@ absl::StatusOr<std::unique_ptr<LocalRank>> LocalRank::Adopt(const std::string& p
     if (process.ok()) {
       rank->process_ = *std::move(process);
       rank->memory_ = MemoryOf(id->pid);
-      rank->keep_state_ = ReadFile(rank->directory_.keep_state_path(), 100).value_or("");
+      rank->keep_state_ =
+          ReadFile(rank->directory_.keep_state_path(), run::kLongestKeepState).value_or("");
       // Without a lease that we can extend it would end soon anyway.
       if (!rank->lease_) rank->Kill();
       return rank;

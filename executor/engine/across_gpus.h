@@ -34,6 +34,7 @@ class AcrossGpus : public AcrossRanks {
   absl::Status GatherParameters() override;
   absl::Status InOrder(const std::function<absl::Status()>& exchange) override;
   absl::Status AwaitParameters() override { return absl::OkStatus(); }
+  void Quiesce() override { session_.Synchronize().IgnoreError(); }
   absl::Duration waited() const override { return absl::ZeroDuration(); }
   absl::Status Gather(absl::Span<const absl::Span<char>> parts) override;
 

@@ -15,21 +15,22 @@ AcrossHosts::AcrossHosts(Session& session, const Gang& gang)
       order_(plan::BucketOrder(session.plan())),
       sums_(gang.communicator(), session.plan().logical_ranks),
       arrivals_(plan::AwaitedOrder(session.plan())),
-      norm_(gang.communicator(), session.plan().buckets) {
+      norm_(gang.communicator(), session.plan().buckets, session.plan().owners > 1) {
   TY_CHECK(session.HostView(session.plan().gradient_region) != nullptr,
            "the host cannot reach the memory of ", session.device().Description());
   before_gather_ = -static_cast<int64_t>(arrivals_.size());  // all are there
+  for (const plan::Bucket& bucket : session.plan().buckets) {
+    handing_.push_back(plan::HandingOf(bucket, gang.rank()));
+  }
   for (size_t p = 0; p <= session.plan().partial_sums.size(); ++p) {
     places_.push_back(session.PartialInMemory(static_cast<int64_t>(p)));
   }
 }
 
 kernels::Kernels AcrossHosts::WithExchanges(const kernels::Kernels& micro, const StepPart& part) {
-  return WithStarts(
-      micro, order_,
-      [this, partial = part.partial, folds = part.folds](size_t bucket, kernels::Stream&) {
-        StartBucket(session_.plan().buckets[bucket], partial, folds);
-      });
+  return WithStarts(micro, order_,
+                    [this, partial = part.partial, folds = part.folds](
+                        size_t bucket, kernels::Stream&) { StartBucket(bucket, partial, folds); });
 }
 
 kernels::Kernels AcrossHosts::WithArrivals(const kernels::Kernels& micro) {
@@ -59,22 +60,24 @@ void AcrossHosts::BeginExchanges() {
   if (!std::exchange(exchanging_, true)) bound_ = patience_.Next(absl::Now());
 }
 
-void AcrossHosts::StartBucket(const plan::Bucket& bucket, int64_t partial, int64_t folds) {
+void AcrossHosts::StartBucket(size_t bucket, int64_t partial, int64_t folds) {
   BeginExchanges();
-  lane_.Start([this, &bucket, partial, folds, bound = bound_] {
+  lane_.Start([this, bucket, partial, folds, bound = bound_] {
+    const plan::ElementRange& elements = session_.plan().buckets[bucket].elements;
     for (int64_t from = partial; from > partial - folds; --from) {
       float* const total = places_[from - 1].gradients.data();
       const float* const part = places_[from].gradients.data();
-      for (int64_t i = bucket.elements.first; i < bucket.elements.end; ++i) total[i] += part[i];
+      for (int64_t i = elements.first; i < elements.end; ++i) total[i] += part[i];
     }
     return Guarded(bound, [&] { return ExchangeBucket(bucket); });
   });
 }
 
-absl::Status AcrossHosts::ExchangeBucket(const plan::Bucket& bucket) {
-  TY_RETURN_IF_ERROR(sums_.Reduce(bucket, absl::MakeSpan(places_).first(sums_.own())));
+absl::Status AcrossHosts::ExchangeBucket(size_t bucket) {
+  const plan::Bucket& slices = session_.plan().buckets[bucket];
+  TY_RETURN_IF_ERROR(sums_.Reduce(slices, absl::MakeSpan(places_).first(sums_.own())));
   if (!session_.plan().sums_for_all) return absl::OkStatus();
-  return sums_.Gather(bucket, places_[0].gradients);
+  return sums_.Gather(slices, handing_[bucket], places_[0].gradients);
 }
 
 absl::Status AcrossHosts::Guarded(absl::Duration bound,
@@ -100,7 +103,7 @@ absl::Status AcrossHosts::AwaitSums() {
 absl::Status AcrossHosts::AddSums() {
   TY_RETURN_IF_ERROR(session_.Synchronize());
   for (const plan::ReadyBucket& ready : order_) {
-    StartBucket(session_.plan().buckets[ready.bucket], 0, 0);
+    StartBucket(ready.bucket, 0, 0);
   }
   return AwaitSums();
 }
@@ -124,9 +127,10 @@ absl::Status AcrossHosts::GatherParameters() {
   const absl::Span<float> parameters = {reinterpret_cast<float*>(region.data()),
                                         region.size() / sizeof(float)};
   for (size_t i = 0; i < arrivals_.size(); ++i) {
-    const plan::Bucket& bucket = session_.plan().buckets[arrivals_[i].bucket];
-    const int64_t task = lane_.Start([this, &bucket, parameters, bound = bound_] {
-      return Guarded(bound, [&] { return sums_.Gather(bucket, parameters); });
+    const size_t bucket = arrivals_[i].bucket;
+    const int64_t task = lane_.Start([this, bucket, parameters, bound = bound_] {
+      const plan::Bucket& slices = session_.plan().buckets[bucket];
+      return Guarded(bound, [&] { return sums_.Gather(slices, handing_[bucket], parameters); });
     });
     if (i == 0) before_gather_ = task - 1;
   }

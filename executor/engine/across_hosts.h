@@ -29,6 +29,7 @@ class AcrossHosts : public AcrossRanks {
   absl::Status GatherParameters() override;
   absl::Status InOrder(const std::function<absl::Status()>& exchange) override;
   absl::Status AwaitParameters() override { return lane_.Wait(); }
+  void Quiesce() override { lane_.Wait().IgnoreError(); }
   absl::Duration waited() const override { return waited_; }
   absl::Status Gather(absl::Span<const absl::Span<char>> parts) override;
 
@@ -44,14 +45,15 @@ class AcrossHosts : public AcrossRanks {
   Session& session_;
   const Gang gang_;
   const std::vector<plan::ReadyBucket> order_;
-  std::vector<PartialSum> places_;  // by number of the partial sum
+  std::vector<plan::Handing> handing_;  // by bucket
+  std::vector<PartialSum> places_;      // by number of the partial sum
   SumAcrossRanks sums_;
   absl::Duration bound_;
   bool exchanging_ = false;
 
  private:
-  void StartBucket(const plan::Bucket& bucket, int64_t partial, int64_t folds);
-  absl::Status ExchangeBucket(const plan::Bucket& bucket);
+  void StartBucket(size_t bucket, int64_t partial, int64_t folds);
+  absl::Status ExchangeBucket(size_t bucket);
   // Waits for the first `count` of arrivals_.
   void AwaitArrivals(int64_t count) { AwaitTask(before_gather_ + count); }
 

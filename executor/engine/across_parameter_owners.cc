@@ -75,7 +75,7 @@ void AcrossParameterOwners::AwaitTaskIn(bool in_step, int64_t task) {
 void AcrossParameterOwners::Start(const plan::Gather& gather, bool in_step) {
   tasks_[gather.bucket] = StartTask(in_step, [this, bucket = gather.bucket] {
     shares_.Place(bucket);
-    return sums_.Gather(shares_.Slices(bucket), shares_.Gathered(bucket));
+    return sums_.Gather(shares_.Slices(bucket), handing_[bucket], shares_.Gathered(bucket));
   });
 }
 

@@ -72,6 +72,9 @@ class AcrossRanks {
   // exchange, kernel or upload.
   virtual absl::Status GatherBucket(size_t) { return absl::OkStatus(); }
 
+  // After a failure: returns once nothing that was started touches memory any more.
+  virtual void Quiesce() = 0;
+
   // How long kernels of WithArrivals and WithExchanges have waited so far.
   virtual absl::Duration waited() const = 0;
 

@@ -14,12 +14,16 @@ absl::Status Trainer::EndOfGang() {
     TY_RETURN_IF_ERROR(Await([&] { return stage_ ? across_->AddSums() : across_->AwaitSums(); }));
   }
   TY_RETURN_IF_ERROR(GatherRows());
+  TY_RETURN_IF_ERROR(GatherMoments());
   if (!session_.plan().sharded) return RunEnd();
   if (!session_.plan().sums_for_all) {
     session_.Launch(clear_padding_);
     TY_RETURN_IF_ERROR(Await([&] { return across_->CompleteLeaves(); }));
     session_.Launch(norm_leaves_);
+    // The last exchange before the state changes. It returns once all ranks have got as far.
+    can_finish_ = true;
     TY_RETURN_IF_ERROR(Await([&] { return across_->ShareLeaves(); }));
+    can_finish_ = false;
   }
   TY_RETURN_IF_ERROR(RunEnd());
   // Between steps the gang decides together how to go on, by the communicator that gathers: what
@@ -62,25 +66,26 @@ absl::Status Trainer::GatherRows() {
   return absl::OkStatus();
 }
 
-absl::Status Trainer::MoveBuffers() {
+absl::Status Trainer::GatherMoments() {
+  if (move_buffers_.empty() || !across_) return absl::OkStatus();
   const plan::Plan& plan = session_.plan();
-  const int64_t bytes = plan.pending_region.bytes;
-  if (across_) {
-    std::vector<absl::Span<char>> of_ranks;
-    const int ranks = groups_.data().size();
-    for (int rank = 0; rank < ranks; ++rank) {
-      const plan::LeafRange run = plan::HostedBy(plan.logical_ranks, ranks, rank);
-      const int64_t first = run.first * plan.micro_batches * bytes;
-      of_ranks.push_back(session_.InMemory({.offset = plan.moments_region.offset + first,
-                                            .bytes = run.size() * plan.micro_batches * bytes}));
-    }
-    TY_RETURN_IF_ERROR(Await([&] { return across_->Gather(of_ranks); }));
+  std::vector<absl::Span<char>> of_ranks;
+  const int ranks = groups_.data().size();
+  for (int rank = 0; rank < ranks; ++rank) {
+    const plan::LeafRange run = plan::HostedBy(plan.logical_ranks, ranks, rank);
+    const int64_t bytes = plan.micro_batches * plan.pending_region.bytes;
+    of_ranks.push_back(session_.InMemory(
+        {.offset = plan.moments_region.offset + run.first * bytes, .bytes = run.size() * bytes}));
   }
+  return Await([&] { return across_->Gather(of_ranks); });
+}
+
+void Trainer::MoveBuffers() {
+  const plan::Plan& plan = session_.plan();
   for (int64_t i = 0; i < plan.logical_ranks * plan.micro_batches; ++i) {
-    session_.Copy(MomentsOf(i), plan.pending_region.offset, bytes);
+    session_.Copy(MomentsOf(i), plan.pending_region.offset, plan.pending_region.bytes);
     session_.Launch(move_buffers_);
   }
-  return absl::OkStatus();
 }
 
 }  // namespace trainyard::engine

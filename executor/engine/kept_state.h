@@ -2,13 +2,14 @@
 
 // What an attempt leaves in memory for the next one: the newest state, as a packed checkpoint.
 // Nothing is written to a disk. A gang that is resized leaves it together, on one of its nodes that
-// the next attempt has, too; one that has lost a rank, on each of the nodes that are left
-// (after_loss.cc).
+// the next attempt has, too; one that broke, on every node that is left or, if each rank has a
+// share of it, on one of these (after_loss.cc).
 
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "executor/engine/checkpoint/read_checkpoint.h"
@@ -33,8 +34,11 @@ struct RoomForState {
   int64_t bytes = 0;   // at most
   bool stays = false;  // the next attempt has this node, too
   // The gang is broken, and each of its nodes keeps the state by itself: this rank if it has
-  // `bytes` for it, or else perhaps another one of the node.
+  // `bytes` for it, or else perhaps another one of the node. Where each rank has a share of the
+  // state, one rank keeps all of it.
   bool alone = false;
+  // Then, once it is known: the ranks that are left, in order, this one among them.
+  std::vector<int> survivors = {};
 };
 
 struct TakenState {

@@ -24,11 +24,11 @@ int64_t WidthOf(const plan::Plan& plan) {
   return plan.tensors[plan.owned_rows.front().weights].dims[1];
 }
 
-// The first row of each rank, and the number of rows.
-std::vector<int64_t> FirstRows(const plan::Bucket& table, int64_t width) {
+// The first row of each of `shares` shares, which as many ranks have, and the number of rows.
+std::vector<int64_t> FirstRows(const plan::Bucket& table, int64_t shares, int64_t width) {
   std::vector<int64_t> first;
-  for (const plan::ElementRange& slice : table.slices) {
-    first.push_back((slice.first - table.elements.first) / width);
+  for (int64_t share = 0; share < shares; ++share) {
+    first.push_back((table.slices[share].first - table.elements.first) / width);
   }
   first.push_back(table.elements.size() / width);
   return first;
@@ -40,7 +40,10 @@ LookUps::LookUps(Session& session, const Gang& gang) : session_(session), gang_(
   const plan::Plan& plan = session.plan();
   if (plan.tables.empty()) return;
   width_ = WidthOf(plan);
-  for (const plan::Bucket& table : plan.tables) first_rows_.push_back(FirstRows(table, width_));
+  shares_ = plan::SlicesFor(gang.size(), plan.owners);
+  for (const plan::Bucket& table : plan.tables) {
+    first_rows_.push_back(FirstRows(table, shares_, width_));
+  }
   for (const plan::OwnedRun& rows : plan.owned_rows) {
     own_.push_back(InPlace<float>(session, rows.weights).data());
   }
@@ -55,15 +58,21 @@ LookUps::LookUps(Session& session, const Gang& gang) : session_(session), gang_(
   }
 }
 
-int LookUps::Owner(size_t t, int32_t id) const {
+int64_t LookUps::ShareWith(size_t t, int32_t id) const {
   const std::vector<int64_t>& first = first_rows_[t];
   if (id < 0 || id >= first.back()) return -1;
-  // Ranks without a row begin where the next one does.
-  return static_cast<int>(std::upper_bound(first.begin(), first.end(), id) - first.begin()) - 1;
+  // Shares without a row begin where the next one does.
+  return std::upper_bound(first.begin(), first.end(), id) - first.begin() - 1;
+}
+
+int LookUps::SourceFor(int64_t share, int64_t rank) const {
+  if (rank % shares_ == share) return static_cast<int>(rank);
+  return static_cast<int>(plan::SourceOf(share, shares_, rank, gang_.size()));
 }
 
 const float* LookUps::Own(size_t t, int32_t id) const {
-  const int64_t first = first_rows_[t][gang_.rank()], end = first_rows_[t][gang_.rank() + 1];
+  const int64_t share = gang_.rank() % shares_;
+  const int64_t first = first_rows_[t][share], end = first_rows_[t][share + 1];
   if (id < first || id >= end) return nullptr;
   return own_[t] + (id - first) * width_;
 }
@@ -94,7 +103,8 @@ absl::Status LookUps::Exchange(const plan::LookUp& look_up, bool mine) {
   std::vector<int64_t> wanted(ranks);  // elements, by rank that has them
   for (size_t i = 0; i < n && mine; ++i) {
     const int32_t id = ids_[me * n + i];
-    owners_[i] = Owner(i % tables, id);
+    const int64_t share = ShareWith(i % tables, id);
+    owners_[i] = share < 0 ? -1 : SourceFor(share, gang_.rank());
     if (owners_[i] < 0) {
       return WithFault(Fault::kInternal,
                        absl::InternalError(absl::StrCat("table ", i % tables, " has no row ", id)));
@@ -106,7 +116,8 @@ absl::Status LookUps::Exchange(const plan::LookUp& look_up, bool mine) {
   std::vector<size_t> sent_to = {0};
   for (size_t rank = 0; rank < ranks; ++rank) {
     received_from_.push_back(received_from_.back() + (rank == me ? 0 : wanted[rank]));
-    for (size_t i = 0; i < n && rank != me; ++i) {
+    const bool asks = SourceFor(gang_.rank() % shares_, static_cast<int64_t>(rank)) == gang_.rank();
+    for (size_t i = 0; i < n && rank != me && asks; ++i) {
       const float* const row = Own(i % tables, ids_[rank * n + i]);
       if (row != nullptr) sent_.insert(sent_.end(), row, row + width_);
     }

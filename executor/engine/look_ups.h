@@ -29,18 +29,21 @@ class LookUps {
 
  private:
   absl::Status AskForRows(const plan::LookUp& look_up, bool mine);
-  // The number of the rank that has row `id` of table `t`; -1: there is no such row.
-  int Owner(size_t t, int32_t id) const;
+  // The share that has row `id` of table `t`; -1: there is no such row.
+  int64_t ShareWith(size_t t, int32_t id) const;
+  // Which of the ranks that have that share sends its rows to `rank`: itself if it has them.
+  int SourceFor(int64_t share, int64_t rank) const;
   // Row `id` of table `t`; null: this rank has it not.
   const float* Own(size_t t, int32_t id) const;
 
   Session& session_;
   const Gang gang_;
   int64_t width_ = 0;
-  std::vector<std::vector<int64_t>> first_rows_;  // by table, by rank, and how many there are
+  int64_t shares_ = 1;                            // of a table; several ranks may have the same
+  std::vector<std::vector<int64_t>> first_rows_;  // by table, by share, and how many there are
   std::vector<const float*> own_;                 // by table: where the first row of this rank is
   std::vector<int32_t> ids_;                      // of all ranks, one rank behind the other
-  std::vector<int> owners_;                       // by id of this rank
+  std::vector<int> owners_;                       // by id of this rank: who sends its row
   std::vector<float> sent_, received_;            // by rank, in the order of the ids that name them
   std::vector<int64_t> received_from_;            // by rank: where its rows begin
 };

@@ -6,7 +6,8 @@
 
 namespace trainyard::engine {
 
-NormAcrossRanks::NormAcrossRanks(Communicator& gang, const std::vector<plan::Bucket>& buckets)
+NormAcrossRanks::NormAcrossRanks(Communicator& gang, const std::vector<plan::Bucket>& buckets,
+                                 bool meets)
     : gang_(gang), shared_(plan::SharedLeaves(buckets)), leaves_(gang.size()) {
   for (int rank = 0; rank < gang.size(); ++rank) {
     int64_t count = 0;
@@ -16,7 +17,7 @@ NormAcrossRanks::NormAcrossRanks(Communicator& gang, const std::vector<plan::Buc
       leaves_[rank].push_back(leaves);
       count += leaves.size();
     }
-    packed_.emplace_back(count);
+    packed_.emplace_back(meets ? std::max<int64_t>(1, count) : count);
   }
 }
 

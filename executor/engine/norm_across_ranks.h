@@ -16,8 +16,9 @@ namespace trainyard::engine {
 // is given those of the others. Every rank makes the same calls.
 class NormAcrossRanks {
  public:
-  // `gang` must outlive it.
-  NormAcrossRanks(Communicator& gang, const std::vector<plan::Bucket>& buckets);
+  // `gang` must outlive it. `meets`: ShareLeaves returns only once all ranks have called it, even
+  // if some have no leaves.
+  NormAcrossRanks(Communicator& gang, const std::vector<plan::Bucket>& buckets, bool meets);
 
   // Before the leaves are summed: the ends of this rank's leaves that lie in others' slices are
   // written to `gradients`.
@@ -30,7 +31,7 @@ class NormAcrossRanks {
   Communicator& gang_;
   const std::vector<plan::SharedLeaf> shared_;
   std::vector<std::vector<plan::ElementRange>> leaves_;  // by rank
-  std::vector<std::vector<double>> packed_;              // by rank: the sums of leaves_
+  std::vector<std::vector<double>> packed_;  // by rank: the sums of leaves_, or one number
 };
 
 }  // namespace trainyard::engine

@@ -352,7 +352,8 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const Gang& ranks,
                .from_memory = std::move(from_memory),
                .room_for_state = request.room_for_state,
                .keep_patience = request.keep_patience,
-               .loss_patience = request.loss_patience},
+               .loss_patience = request.loss_patience,
+               .meet_survivors = request.meet_survivors},
               state);
   const absl::StatusOr<RunResult> result = steps.Run(stop);
   if (!result.ok()) {

@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "executor/engine/checkpoint/checkpoint_writer.h"
@@ -47,8 +49,9 @@ class RunObserver : public CheckpointListener {
 
   virtual absl::Status OnFinished(const RunResult& result) = 0;
 
-  // The gang broke for `why`, and this rank has the whole state (Parallel.second_owner): it waits a
-  // while for RunRequest::room_for_state, to leave it there. If it can, it repeats as OnMetrics
+  // The gang broke for `why`, and this rank has the whole state, or its share of it
+  // (Parallel.second_owner): it waits a while for RunRequest::room_for_state, to leave it there, or
+  // to help the rank that does. If it has left it, it repeats as OnMetrics
   // what rank 0 may not have told of the steps after `told_after`, and calls OnFinished with a
   // result that is `kept`. The run fails for `why` all the same. Called only where there is a
   // room_for_state.
@@ -84,6 +87,10 @@ struct RunRequest {
   // The ranks that train together, each with a Run of its own; null: this one is alone. It must
   // outlive the run.
   Communicator* communicator = nullptr;
+  // Meets those of them that are left once the gang broke (RoomForState::survivors, of at least
+  // two), in their order. Null: they are not met, and what each has a share of is not left.
+  std::function<absl::StatusOr<std::unique_ptr<Communicator>>(const std::vector<int>& survivors)>
+      meet_survivors;
 };
 
 // Trains to the end, or until `stop` is set: then the current step is finished and a checkpoint

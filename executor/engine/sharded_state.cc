@@ -20,10 +20,13 @@ std::vector<plan::OwnedRun> AllOwned(const plan::Plan& plan) {
   return owned;
 }
 
-// The slices of all ranks, those of tables behind the others.
-std::vector<plan::RankSlice> AllSlices(const plan::Plan& plan) {
-  std::vector<plan::RankSlice> slices = plan::SlicesInOrder(plan.buckets);
-  const std::vector<plan::RankSlice> of_tables = plan::SlicesInOrder(plan.tables);
+// The slices of these ranks, or of all, those of tables behind the others.
+std::vector<plan::RankSlice> AllSlices(const plan::Plan& plan, const std::vector<int64_t>& ranks) {
+  const auto of_ranks = [&](const std::vector<plan::Bucket>& buckets) {
+    return plan::SlicesInOrder(ranks.empty() ? buckets : plan::BucketsOf(buckets, ranks));
+  };
+  std::vector<plan::RankSlice> slices = of_ranks(plan.buckets);
+  const std::vector<plan::RankSlice> of_tables = of_ranks(plan.tables);
   slices.insert(slices.end(), of_tables.begin(), of_tables.end());
   return slices;
 }
@@ -37,10 +40,10 @@ plan::TensorId Of(const plan::OwnedRun& run, int64_t what) {
 
 }  // namespace
 
-ShardedState::ShardedState(Session& session, const Gang& gang)
+ShardedState::ShardedState(Session& session, const Gang& gang, const std::vector<int64_t>& ranks)
     : session_(session),
       owned_(AllOwned(session.plan())),
-      slices_(AllSlices(session.plan())),
+      slices_(AllSlices(session.plan(), ranks)),
       exchange_(gang, [this](const StateRequest& request, absl::Span<float> to) {
         return ReadOwn(request, to);
       }) {}

@@ -20,8 +20,9 @@ namespace trainyard::engine {
 // As StateExchange, of which each rank has its slices.
 class ShardedState {
  public:
-  // `session`, of a sharded plan, and what `gang` stands for must outlive it.
-  ShardedState(Session& session, const Gang& gang);
+  // `session`, of a sharded plan, and what `gang` stands for must outlive it. `ranks`: which of the
+  // ranks of the plan are left and make up `gang`, in its order; empty: all of them.
+  ShardedState(Session& session, const Gang& gang, const std::vector<int64_t>& ranks = {});
 
   // Rank 0: what Snapshot calls `what`, of the elements from `first` on, all of one parameter.
   absl::Status Read(int64_t what, int64_t first, absl::Span<float> to);

@@ -167,10 +167,7 @@ absl::StatusOr<StepResult> Steps::NextResult() {
   if (p_.trainer.CanGoAhead() && NextStepFollowsAtOnce(done() + 1)) {
     failed_ahead_ = p_.trainer.EnqueueAhead(next);
   }
-  TY_ASSIGN_OR_RETURN(const StepResult result, p_.trainer.Finish());
-  // At once, while all ranks are here: rank 0 may have to wait for a store before it saves.
-  if (!NextStepFollowsAtOnce(done())) TY_RETURN_IF_ERROR(p_.trainer.AwaitParameters());
-  return result;
+  return p_.trainer.Finish();
 }
 
 bool Steps::NextStepFollowsAtOnce(int64_t step) const {
@@ -184,17 +181,21 @@ absl::Status Steps::TrainOnce() {
   };
   if (!p_.trainer.busy()) begun_ = now();
   TY_ASSIGN_OR_RETURN(const StepResult result, NextResult());
+  // At once, while all ranks are here: rank 0 may have to wait for a store before it saves.
+  const absl::Status gathered =
+      NextStepFollowsAtOnce(done()) ? absl::OkStatus() : p_.trainer.AwaitParameters();
   const Begun ended = now();
   const Begun begun = std::exchange(begun_, ended);  // of the next step, if that is enqueued
   if (!result.finite && !result.skipped) return NotFinite(result);
   evaluation_due_ = EvaluatesAfter(done());
   if (!p_.gang.alone()) times_.Add(ended.at - begun.at, ended.for_ranks - begun.for_ranks);
-  if (!ReportsAfter(done())) return absl::OkStatus();
+  if (!ReportsAfter(done())) return gathered;
   std::map<std::string, double> values;
   if (p_.gang.leads() || p_.spec.parallel().second_owner()) {
     values = Measure(result, ended.at - begun.at, ended.waited - begun.waited);
     Remember(RunObserver::Split::kTrain, values);
   }
+  TY_RETURN_IF_ERROR(gathered);
   if (reports_ranks_) {
     TY_ASSIGN_OR_RETURN(const auto of_ranks, ReportRanks());
     values.insert(of_ranks.begin(), of_ranks.end());

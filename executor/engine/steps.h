@@ -8,6 +8,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,6 +23,7 @@
 #include "executor/engine/gang.h"
 #include "executor/engine/rank_times.h"
 #include "executor/engine/run.h"
+#include "executor/engine/survivors.h"
 #include "executor/engine/trainer.h"
 
 namespace trainyard::engine {
@@ -65,6 +67,7 @@ class Steps {
     std::function<std::optional<RoomForState>()> room_for_state;  // as RunRequest has it
     absl::Duration keep_patience;                                 // likewise
     absl::Duration loss_patience;                                 // likewise
+    decltype(RunRequest::meet_survivors) meet_survivors;          // likewise
   };
   Steps(const Parts& parts, RunState run);
 
@@ -72,8 +75,8 @@ class Steps {
   absl::StatusOr<RunResult> Run(const std::atomic<bool>& stop);
 
   // After Run has failed with the fault kGang, `why`, with Parallel.second_owner: leaves the state
-  // in memory, if this rank is to do so and can, and if it is asked to in time. The other ranks are
-  // of no help any more.
+  // in memory, if this rank is to do so and can, and if it is asked to in time: by itself if it has
+  // all of it, or else with the other ranks that are left.
   void LeaveAfterLoss(const absl::Status& why);
 
  private:
@@ -86,7 +89,6 @@ class Steps {
 
   absl::Status TrainOnce();
   // Returns the result of the next step; enqueues the one behind it first, if that is allowed.
-  // Where anything else than a step follows, the parameters are there.
   absl::StatusOr<StepResult> NextResult();
   bool EvaluatesAfter(int64_t step) const;
   bool SavesAfter(int64_t step) const;  // even if it is neither the last nor among the best
@@ -144,6 +146,16 @@ class Steps {
   // be.
   absl::StatusOr<bool> KeepState();
   absl::Status LeaveAlone(const absl::Status& why);
+  // Where each rank has a share of the state: one of those that are left leaves all of it, the
+  // others serve theirs. Whether this is the one.
+  absl::StatusOr<bool> LeaveTogether(RoomForState room);
+  // Meets room.survivors, or those that this rank is told of since.
+  struct Met {
+    std::unique_ptr<Communicator> links;  // null if this rank alone is left
+    std::vector<Remains> remains;         // by rank of `links`
+  };
+  absl::StatusOr<Met> MeetSurvivors(RoomForState& room);
+  absl::Status PackInto(const RoomForState& room);
   // Why a rank whose gang broke has nothing to leave; "": it has.
   std::string NothingToLeave() const;
   // Whether rank 0 has written the checkpoint of the newest entry of run_.best.
@@ -183,6 +195,7 @@ class Steps {
   };
   Begun begun_;  // when the step in flight began: when the one before was done, or else when it was
                  // enqueued
+  absl::Time broke_;            // when this rank knew that its gang broke
   StepTimes times_;             // of a gang
   bool reports_ranks_ = false;  // after the next step
   absl::Time ranks_reported_ = absl::InfinitePast();

@@ -108,15 +108,17 @@ absl::Status SumAcrossRanks::ReducePiece(const plan::Bucket& bucket,
   return absl::OkStatus();
 }
 
-absl::Status SumAcrossRanks::Gather(const plan::Bucket& bucket, absl::Span<float> values) {
+absl::Status SumAcrossRanks::Gather(const plan::Bucket& bucket, const plan::Handing& handing,
+                                    absl::Span<float> values) {
+  const int me = gang_.rank();
   return ForEachPiece(bucket, [&](int64_t begin) {
     transfers_.clear();
-    const int me = gang_.rank();
     for (int rank = 0; rank < gang_.size(); ++rank) {
-      if (rank == me) continue;
-      transfers_.push_back({.peer = rank,
-                            .send = Sent(Piece(values, bucket.slices[me], begin)),
-                            .receive = Received(Piece(values, bucket.slices[rank], begin))});
+      Transfer transfer{.peer = rank};
+      if (handing.to[rank]) transfer.send = Sent(Piece(values, bucket.slices[me], begin));
+      if (handing.from[rank])
+        transfer.receive = Received(Piece(values, bucket.slices[rank], begin));
+      if (handing.to[rank] || handing.from[rank]) transfers_.push_back(transfer);
     }
     return gang_.Exchange(transfers_);
   });

@@ -18,7 +18,8 @@ namespace trainyard::engine {
 // all, in the order of GangSums: the same bits for any number of ranks. On hosts.
 // Gradients are cut among the ranks (plan::Bucket): each is sent its slice of every other's and
 // adds that up. A rank so sends (W - 1) / W of the gradients for each sum that it brings, and as
-// much again where all ranks are to have the total. Every rank makes the same calls.
+// much again where all ranks are to have the total; more if slices have two owners. Every
+// rank makes the same calls.
 class SumAcrossRanks {
  public:
   // The ranks host plan::HostedBy(logical_ranks, gang.size(), rank). `gang` must outlive it.
@@ -34,8 +35,10 @@ class SumAcrossRanks {
   // others have in that slice is lost.
   absl::Status Reduce(const plan::Bucket& bucket, absl::Span<const PartialSum> own);
 
-  // Each rank's slice of `bucket` in `values`, which are as many as the gradients, goes to all.
-  absl::Status Gather(const plan::Bucket& bucket, absl::Span<float> values);
+  // Each rank's slice of `bucket` in `values`, which are as many as the gradients, goes to all; of
+  // several owners of a slice, to each rank from one. `handing`: plan::HandingOf this rank.
+  absl::Status Gather(const plan::Bucket& bucket, const plan::Handing& handing,
+                      absl::Span<float> values);
 
  private:
   // Calls piece(begin) for each piece of the longest slice.

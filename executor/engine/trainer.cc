@@ -156,8 +156,7 @@ Program Trainer::MakeProgram(const StepPart& part) {
 
 absl::Status Trainer::Initialize() {
   steps_done_ = enqueued_ = next_micro_batch_ = 0;
-  updating_ = false;
-  ungathered_ = false;
+  updating_ = can_finish_ = ungathered_ = false;
   loss_scale_.reset();
   if (session_.plan().loss_scaling) {
     loss_scale_ = {.scale = static_cast<float>(spec_.precision().loss_scale().initial())};
@@ -187,8 +186,7 @@ absl::Status Trainer::Restore(const Checkpoint& checkpoint) {
   }
   steps_done_ = enqueued_ = checkpoint.step;
   next_micro_batch_ = 0;
-  updating_ = false;
-  ungathered_ = false;
+  updating_ = can_finish_ = ungathered_ = false;
   loss_scale_ = checkpoint.run.loss_scale;
   session_.Launch(copy_);
   return absl::OkStatus();
@@ -293,11 +291,16 @@ absl::Status Trainer::EnqueueTo(int64_t end, const BatchSource& next) {
   }
   if (next_micro_batch_ < micro_batches()) return absl::OkStatus();
   if (across_ || stage_) TY_RETURN_IF_ERROR(EndOfGang());
+  return EndStep();
+}
+
+absl::Status Trainer::EndStep() {
+  const plan::Plan& plan = session_.plan();
   if (shards_) {
     shards_->EndStep();
     TY_RETURN_IF_ERROR(shards_->status());
   }
-  if (!move_buffers_.empty()) TY_RETURN_IF_ERROR(MoveBuffers());
+  if (!move_buffers_.empty()) MoveBuffers();
   const InFlight& flight = FlightOf(enqueued_);
   session_.ReadRegion(plan.scalar_region, flight.scalars.get());
   session_.ReadRegion(plan.sums_region, flight.scalars.get() + plan.scalar_region.bytes);
@@ -324,12 +327,13 @@ absl::Status Trainer::GatherParameters() {
 }
 
 absl::Status Trainer::AwaitParameters() {
-  if (!std::exchange(ungathered_, false)) return absl::OkStatus();
+  if (!ungathered_) return absl::OkStatus();
   TY_RETURN_IF_ERROR(Await([&] {
     const absl::Status begun = across_->GatherParameters();
     return begun.ok() ? across_->AwaitParameters() : begun;
   }));
   session_.Launch(gathered_);
+  ungathered_ = false;
   return absl::OkStatus();
 }
 
@@ -385,10 +389,9 @@ absl::StatusOr<StepResult> Trainer::Finish() {
   return result;
 }
 
-bool Trainer::HasWholeState() const {
-  const plan::Plan& plan = session_.plan();
-  const bool shared_out = plan.sharded || stage_ || shards_ || hosted_ || !plan.tables.empty();
-  return !shared_out && !session_.Asynchronous() && !updating_ && on_their_way() == 0;
+bool Trainer::HasItsState() const {
+  const bool hosts_a_part = stage_ || shards_ || hosted_;
+  return !hosts_a_part && !session_.Asynchronous() && !updating_ && on_their_way() == 0;
 }
 
 absl::Status Trainer::CopyTo(Snapshot& snapshot) {

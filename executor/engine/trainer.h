@@ -108,9 +108,24 @@ class Trainer {
            (shards_ ? shards_->waited() : absl::ZeroDuration());
   }
   int64_t on_their_way() const { return enqueued_ - steps_done_; }
-  // After a failure: whether this rank alone has all of the state after steps_done(). On a device
-  // that computes while the host goes on that is not known.
-  bool HasWholeState() const;
+  // After a failure: whether what this rank has of the state, all of it if nothing is sharded, is
+  // that after steps_done(). On a device that computes while the host goes on that is not known.
+  bool HasItsState() const;
+  // After a failure, of a gang that shards its state: whether this rank can make the next step once
+  // it has the norm. It has told the others what it has of that. Since a rank makes a step only
+  // after all others have told it this, every rank that is left can make a step that any rank has
+  // made.
+  bool CanFinishStep() const { return can_finish_; }
+
+  // After a failure, of a gang that shards its state: those of its ranks go on that are left, so
+  // that CopyTo, LendTo and ServeState read from these what they have after step `step`. A rank
+  // that is a step behind makes it, and returns its result. If that is not finite, no rank takes
+  // the step, and steps_done() stays. All survivors call it. ranks[i]: the number that rank i of
+  // `left` had in the gang that broke. What `left` stands for must stay until the last call of
+  // those three.
+  absl::StatusOr<std::optional<StepResult>> GoOnAmong(const Gang& left,
+                                                      const std::vector<int64_t>& ranks,
+                                                      int64_t step);
   // Whether anything is enqueued whose result Finish has not returned.
   bool busy() const { return on_their_way() > 0 || next_micro_batch_ > 0; }
   // Whether one step may be enqueued behind another: not with fp16, where the loss scale is known
@@ -166,6 +181,8 @@ class Trainer {
   absl::Status EndOfGang();
   // Of that, the norm with its exchanges, and the update.
   absl::Status RunEnd();
+  // What is left of step enqueued_ once it is made.
+  absl::Status EndStep();
   // Where the moments of micro-batch `i` of the step, counted over all logical ranks, are kept.
   int64_t MomentsOf(int64_t i) const {
     const plan::Plan& plan = session_.plan();
@@ -174,8 +191,9 @@ class Trainer {
   // The rows of tables that each logical rank has looked up, and their gradients, go to all ranks,
   // which step the tables alike.
   absl::Status GatherRows();
-  // Moves the buffers by the moments of all micro-batches of the step, of all ranks.
-  absl::Status MoveBuffers();
+  // The moments of all micro-batches of the step go to all ranks. Each moves its buffers by them.
+  absl::Status GatherMoments();
+  void MoveBuffers();
   // Waits for the device and forgets the steps in flight.
   absl::Status Drain();
   absl::StatusOr<std::string> Search(const BatchSource& next);
@@ -199,7 +217,7 @@ class Trainer {
   }
 
   Session& session_;
-  const Groups groups_;
+  Groups groups_;
   const v1::JobSpec spec_;
   const std::vector<StepPart> parts_;        // by micro-batch
   std::vector<int64_t> micro_batches_;       // their numbers among those of all logical ranks
@@ -221,6 +239,7 @@ class Trainer {
   int64_t steps_done_ = 0, enqueued_ = 0;
   int64_t next_micro_batch_ = 0;         // of step enqueued_
   bool updating_ = false;                // a step has begun to change the state
+  bool can_finish_ = false;              // as CanFinishStep
   bool ungathered_ = false;              // what this rank has not stepped of the parameters is old
   std::optional<LossScale> loss_scale_;  // with fp16
   std::optional<LoadedWeights> loaded_;  // with fine_tune.from

@@ -100,6 +100,7 @@ std::vector<Alternatives> MeshesToTry(const v1::JobSpec& spec) {
   if (keeps_all_state && slots > RanksInGroup(own)) meshes.push_back(WithShardedOptimizer({own}));
   if (RanksInGroup(own) > 1) return meshes;
   if (open && !keeps_all_state) {
+    if (own.second_owner()) meshes.push_back(WithShardedOptimizer({own}));  // which keeps all, too
     for (const v1::Parallel::Shard more : {v1::Parallel::GRADIENTS, v1::Parallel::PARAMETERS}) {
       own.set_shard(more);
       meshes.push_back({own});

@@ -22,7 +22,8 @@
 //                    which the state is to be sent. "BYTES alone": the gang is broken, also if it
 //                    does not know of it, and each of its nodes keeps the state by itself
 //                    (Parallel.second_owner): 0 bytes until this rank has said that it has it, and
-//                    while another one of the node keeps it
+//                    while another one of the node keeps it. "BYTES alone 0,2,3": as before, and
+//                    these ranks of the gang are left, which bring their shares together
 //   reserve          space for the last events on a full disk; removed once they are written
 //   log, log.1       stdout and stderr of the worker, rotated by copying and truncating
 //   log.start        how many bytes the worker wrote before those of log.1, and before those of log
@@ -40,6 +41,8 @@
 #include "trainyard/v1/run.pb.h"
 
 namespace trainyard::run {
+
+inline constexpr size_t kLongestKeepState = size_t{1} << 16;  // bytes
 
 class RunDirectory {
  public:

@@ -46,14 +46,20 @@ engine::RunRequest RequestOf(const v1::Assignment& assignment, int threads) {
 
 // Where the agent asks for the state, now; nothing: it does not.
 std::optional<engine::RoomForState> ReadRoomForState(const run::RunDirectory& directory) {
-  const absl::StatusOr<std::string> text = ReadFile(directory.keep_state_path(), 100);
+  const absl::StatusOr<std::string> text =
+      ReadFile(directory.keep_state_path(), run::kLongestKeepState);
   if (!text.ok()) return std::nullopt;
   const std::vector<std::string> words = absl::StrSplit(*text, ' ');
   engine::RoomForState room{.fd = run::kStateDescriptor};
-  if (words.size() != 2 || !absl::SimpleAtoi(words[0], &room.bytes)) return std::nullopt;
+  if (words.size() < 2 || !absl::SimpleAtoi(words[0], &room.bytes)) return std::nullopt;
   room.alone = words[1] == "alone";
-  if (room.bytes < (room.alone ? 0 : 1)) return std::nullopt;
+  if (words.size() > (room.alone ? 3 : 2) || room.bytes < (room.alone ? 0 : 1)) return std::nullopt;
   room.stays = words[1] == "here" || room.alone;
+  if (words.size() == 3) {
+    for (const absl::string_view rank : absl::StrSplit(words[2], ',')) {
+      if (!absl::SimpleAtoi(rank, &room.survivors.emplace_back())) return std::nullopt;
+    }
+  }
   return room;
 }
 
@@ -74,7 +80,7 @@ FileDescriptor OpenState(const std::string& path) {
   return {};
 }
 
-absl::StatusOr<std::unique_ptr<engine::Communicator>> MeetGang(const v1::Assignment& assignment) {
+absl::StatusOr<engine::Rendezvous> RendezvousOf(const v1::Assignment& assignment) {
   const v1::RankKey& key = assignment.key();
   if (assignment.rendezvous_secret().empty()) {
     return engine::WithFault(engine::Fault::kUnimplemented,
@@ -102,7 +108,7 @@ absl::StatusOr<std::unique_ptr<engine::Communicator>> MeetGang(const v1::Assignm
               ? absl::StrCat(" from step ", assignment.kept().step(), " in memory")
               : "")};
   engine::SetBounds(assignment.spec().parallel(), rendezvous);
-  return engine::Meet(std::move(rendezvous));
+  return rendezvous;
 }
 
 // `failure_told`: whether the failure that it returns was reported already.
@@ -110,9 +116,11 @@ absl::Status Train(const RankOptions& options, const run::RunDirectory& director
                    const v1::Assignment& assignment, run::EventWriter& events,
                    const LeaseWatchdog& lease, FileDescriptor kept_state,
                    std::unique_ptr<kernels::Device> device, bool& failure_told) {
+  engine::Rendezvous rendezvous;
   std::unique_ptr<engine::Communicator> gang;
   if (assignment.world_size() > 1) {
-    TY_ASSIGN_OR_FAULT(engine::Fault::kGang, gang, MeetGang(assignment));
+    TY_ASSIGN_OR_FAULT(engine::Fault::kGang, rendezvous, RendezvousOf(assignment));
+    TY_ASSIGN_OR_FAULT(engine::Fault::kGang, gang, engine::Meet(rendezvous));
   }
   if (device == nullptr) {
     TY_ASSIGN_OR_RETURN(device, OpenDevice(options.device, options.threads));
@@ -123,6 +131,9 @@ absl::Status Train(const RankOptions& options, const run::RunDirectory& director
   EventObserver observer(events, directory, lease, device->Description());
   engine::RunRequest request = RequestOf(assignment, options.threads);
   request.communicator = gang.get();
+  request.meet_survivors = [&rendezvous](const std::vector<int>& survivors) {
+    return engine::MeetSurvivors(rendezvous, survivors);
+  };
   if (assignment.kept().step() > 0) {
     request.in_memory = {.step = assignment.kept().step(),
                          .take = [&kept_state] { return std::move(kept_state); },

@@ -210,8 +210,8 @@ absl::Status AgentSession::SendDesired(const NodeRanks& ranks_of_node) {
   v1::DesiredSet* set = message.mutable_desired();
   std::set<RankId> ranks;
   for (const DesiredRank& rank : desired) {
-    absl::StatusOr<v1::Assignment> assignment =
-        MakeAssignment(rank, fleet_.options_.checkpoint_root, fleet_.clock_.Now());
+    absl::StatusOr<v1::Assignment> assignment = MakeAssignment(
+        rank, fleet_.options_.checkpoint_root, fleet_.clock_.Now(), fleet_.options_.lease);
     if (!assignment.ok()) {
       TY_RETURN_IF_ERROR(
           EndRank({.agent = agent_, .rank = rank.rank.id}, assignment.status()).status());

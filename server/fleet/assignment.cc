@@ -17,18 +17,29 @@ namespace {
 constexpr int kFirstPort = 29400;  // of an agent that says none
 constexpr int kLastPort = 65535;
 
-// How long a rank whose gang broke may take to notice that, and how long it may then take to leave
-// its state in memory.
+// How long a rank whose gang broke may take to notice that, how long one with a share of the state
+// then waits until it is known which others are left (the lease of a lost node has to end, and a
+// rank that does nothing has its time to notice), and how long it may take to leave its state in
+// memory. An agent begins anew to count when it is told another time.
 constexpr absl::Duration kTimeToNotice = absl::Seconds(10);
+constexpr absl::Duration kTimeToHearOfOthers = absl::Seconds(35);  // and a lease
 constexpr absl::Duration kTimeToLeaveState = absl::Seconds(20);
 
+// Whether ranks keep only a share of the state.
+bool HasShares(const v1::JobSpec& spec) {
+  const v1::Parallel::Shard shard = spec.parallel().shard();
+  return shard != v1::Parallel::NONE && shard != v1::Parallel::SHARD_UNSPECIFIED;
+}
+
 // How long a rank may take to leave that is suspended.
-absl::Duration GraceFor(const DesiredRank& desired, absl::Time now) {
+absl::Duration GraceFor(const DesiredRank& desired, const v1::Assignment& assignment,
+                        absl::Duration lease, absl::Time now) {
   const RankRecord& rank = desired.rank;
   absl::Duration most = absl::Hours(24);
   if (MayLeaveState(desired.job, desired.attempt, rank)) {
     const bool knows = rank.failure.has_value() && rank.failure->has_state;
-    most = knows ? kTimeToLeaveState : kTimeToNotice;
+    const bool waits = HasShares(assignment.spec()) && assignment.survivors().empty();
+    most = !knows ? kTimeToNotice : waits ? lease + kTimeToHearOfOthers : kTimeToLeaveState;
   }
   return std::clamp(desired.suspend_deadline - now, absl::ZeroDuration(), most);
 }
@@ -86,7 +97,7 @@ v1::RankKey EncodeRankKey(const RankRecord& rank) {
 }
 
 absl::StatusOr<v1::Assignment> MakeAssignment(const DesiredRank& desired, const std::string& root,
-                                              absl::Time now) {
+                                              absl::Time now, absl::Duration lease) {
   v1::Assignment assignment;
   *assignment.mutable_key() = EncodeRankKey(desired.rank);
   assignment.set_job_name(FormatJobName({desired.job.project, desired.job.job_id}));
@@ -124,23 +135,37 @@ absl::StatusOr<v1::Assignment> MakeAssignment(const DesiredRank& desired, const 
   }
   assignment.set_wish(desired.suspend ? v1::Assignment::SUSPEND : v1::Assignment::RUN);
   if (desired.suspend) {
-    assignment.set_grace_ms(absl::ToInt64Milliseconds(GraceFor(desired, now)));
     assignment.set_keep_state(WishOf(StateStaysFor(desired.job, desired.attempt, desired.rank)));
+    if (assignment.keep_state() == v1::Assignment::ALONE && HasShares(assignment.spec())) {
+      for (const int rank : SurvivorsOf(desired.attempt)) assignment.add_survivors(rank);
+    }
+    assignment.set_grace_ms(absl::ToInt64Milliseconds(GraceFor(desired, assignment, lease, now)));
   }
   return assignment;
 }
 
+namespace {
+
+// What a rank is to know of its gang, if that broke.
+std::string OfBrokenGang(const DesiredRank& rank) {
+  if (!MayLeaveState(rank.job, rank.attempt, rank.rank)) return "";
+  v1::JobSpec spec;
+  const bool shares = spec.ParseFromString(rank.job.spec) && HasShares(spec);
+  return shares ? absl::StrCat("broken ", absl::StrJoin(SurvivorsOf(rank.attempt), ",")) : "broken";
+}
+
+}  // namespace
+
 std::string DesiredFingerprint(const std::vector<DesiredRank>& desired) {
   std::vector<std::string> parts;
   for (const DesiredRank& rank : desired) {
-    parts.push_back(
-        absl::StrCat(rank.rank.id.job_uid, "/", rank.rank.id.attempt, "/", rank.rank.id.rank, "/",
-                     rank.rank.claim.token, "/", rank.suspend ? "suspend" : "run",
-                     rank.suspend ? WishOf(StateStaysFor(rank.job, rank.attempt, rank.rank))
-                                  : v1::Assignment::KEEP_STATE_UNSPECIFIED,
-                     "/", rank.suspend ? absl::ToUnixMillis(rank.suspend_deadline) : 0, "/",
-                     MayLeaveState(rank.job, rank.attempt, rank.rank) ? "broken" : "", "/",
-                     rank.rank.failure.has_value() && rank.rank.failure->has_state));
+    parts.push_back(absl::StrCat(
+        rank.rank.id.job_uid, "/", rank.rank.id.attempt, "/", rank.rank.id.rank, "/",
+        rank.rank.claim.token, "/", rank.suspend ? "suspend" : "run",
+        rank.suspend ? WishOf(StateStaysFor(rank.job, rank.attempt, rank.rank))
+                     : v1::Assignment::KEEP_STATE_UNSPECIFIED,
+        "/", rank.suspend ? absl::ToUnixMillis(rank.suspend_deadline) : 0, "/", OfBrokenGang(rank),
+        "/", rank.rank.failure.has_value() && rank.rank.failure->has_state));
   }
   std::sort(parts.begin(), parts.end());
   return absl::StrJoin(parts, "\n");

@@ -26,10 +26,11 @@ absl::StatusOr<std::string> RankAddress(absl::string_view address, int64_t slot)
 // all of them, of which an agent knows only its own.
 std::string RendezvousSecret(const AttemptRecord& attempt);
 
-// `now` on the store's clock, for what is left of a suspension's grace. kInternal: the stored spec
-// cannot be read.
+// `now` on the store's clock, for what is left of a suspension's grace. `lease`: of agents.
+// kInternal: the stored spec cannot be read.
 absl::StatusOr<v1::Assignment> MakeAssignment(const DesiredRank& desired, const std::string& root,
-                                              absl::Time now);
+                                              absl::Time now,
+                                              absl::Duration lease = absl::Seconds(10));
 
 // Equal for two desired sets exactly when an agent need not be told again. (Time that passes
 // changes grace_ms but not this.)

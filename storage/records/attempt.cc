@@ -303,6 +303,19 @@ bool MayLeaveState(const JobRecord& job, const AttemptRecord& attempt, const Ran
   return of_use && has_state && GangBroken(job, attempt);
 }
 
+std::vector<int> SurvivorsOf(const AttemptRecord& attempt) {
+  std::vector<int> left;
+  for (const RankRecord& rank : attempt.ranks) {
+    if (IsOver(rank.state)) continue;
+    if (rank.failure.has_value() && rank.failure->has_state) {
+      left.push_back(rank.id.rank);
+    } else if (rank.outcome == RankOutcome::kNone) {
+      return {};
+    }
+  }
+  return left;
+}
+
 StateStays StateStaysFor(const JobRecord& job, const AttemptRecord& attempt,
                          const RankRecord& rank) {
   if (MayLeaveState(job, attempt, rank)) return StateStays::kHereAlone;

@@ -186,13 +186,18 @@ DesiredRankState DesiredStateOf(const JobRecord& job, const AttemptRecord& attem
                                 const RankRecord& rank, absl::Time now);
 
 // Whether the gang of this rank broke while it trained, and the rank may leave its state, which is
-// that of the whole gang, in the memory of its node, for the next attempt.
+// that of the whole gang, or a share of it, in the memory of its node, for the next attempt.
 bool MayLeaveState(const JobRecord& job, const AttemptRecord& attempt, const RankRecord& rank);
+
+// The ranks that have reported that they have the state or their share of it
+// (FailureRecord::has_state) and are not over. Empty while any other rank may yet report it.
+std::vector<int> SurvivorsOf(const AttemptRecord& attempt);
 
 // Where the state of an attempt stays that is being suspended, as one of its ranks sees it: in a
 // checkpoint or, if it is resized and the next attempt has some of its nodes, in the memory of one
-// of these: perhaps that of the rank, or another one. kHereAlone: the gang
-// broke, and one of the ranks of each node leaves its state there (MayLeaveState).
+// of these: perhaps that of the rank, or another one. kHereAlone: the gang broke. One rank of each
+// node leaves the state there or, if each rank has a share, one rank of the whole gang
+// (MayLeaveState).
 enum class StateStays { kInCheckpoint, kHere, kElsewhere, kHereAlone };
 StateStays StateStaysFor(const JobRecord& job, const AttemptRecord& attempt,
                          const RankRecord& rank);

@@ -138,7 +138,8 @@ struct FailureRecord {
   // For a rank whose node was lost, to be undone if its job rejoins (RejoinRanks):
   bool had_restored = false;  // the rank was RUNNING
   bool counted = false;       // JobRecord::losses includes it
-  // The rank has the whole state of its gang, which broke, and may leave it in its node's memory.
+  // The rank has the whole state of its gang, which broke, or its share of it, and may leave it in
+  // its node's memory, or help another rank to.
   bool has_state = false;
   bool left_state = false;  // and has done so
   // Of has_state: the rank also has what rank 0 was to report of the steps after this one. Not
@@ -208,7 +209,7 @@ struct JobRecord {
   int group_ranks = 1;
   std::string device;  // "", "CPU" or "CUDA"
   ArithmeticRule arithmetic_rule = ArithmeticRule::kUnknown;
-  // Each rank has the whole state, and leaves it in memory when another one is lost
+  // All of the state has two owners, and ranks leave it in memory when another one is lost
   // (parallel.second_owner). False also of a server of before.
   bool second_owner = false;
   int64_t bytes_per_slot = 0;

@@ -97,6 +97,25 @@ TEST_P(SecondOwnerSuite, ThoseThatAreLeftKeepTheStateAndTellWhatIsMissing) {
   ExpectGaplessFeed(job.uid);
 }
 
+// Each has a share, and they are told of one another once it is known of all whether they are left.
+TEST_P(SecondOwnerSuite, WhoIsLeftIsKnownOnceAllHaveEndedOrSaidSo) {
+  const JobRecord job = RunOnThree();
+  const auto survivors = [&] { return SurvivorsOf(Desired("n3").attempt); };
+  Append(job, 0, "n1", Writer(job).Train(1));
+  Append(job, 2, "n3", Writer(job, 2).Add(LeftAlone()));
+  EXPECT_EQ(survivors(), std::vector<int>());
+  Append(job, 0, "n1", Writer(job).Add(LeftAlone()));
+  EXPECT_EQ(survivors(), std::vector<int>()) << "rank 1 may yet have its share";
+  const int64_t version = Get("a").version;
+  EXPECT_EQ(*scheduler().Apply(Lead(), {.lost_nodes = {Stands("n2")}}), 1);
+  EXPECT_EQ(survivors(), (std::vector<int>{0, 2}));
+  EXPECT_GT(Get("a").version, version) << "their agents are told";
+  Append(job, 0, "n1", Writer(job).Exited(77));
+  EXPECT_EQ(survivors(), (std::vector<int>{2}));
+  Append(job, 2, "n3", Writer(job, 2).Train(1).Train(2).Keeps(2).Exited(77));
+  EXPECT_EQ(Get("a").resize->kept_step, 2);
+}
+
 TEST_P(SecondOwnerSuite, ANodeThatIsLostLeavesTheOthersTheirState) {
   const JobRecord job = RunOnThree();
   Append(job, 0, "n1", Writer(job).Train(1));

@@ -256,7 +256,8 @@ class Jobs:
             ranks = RANKS[len(self.names) % len(RANKS)]
             spec = dict(self.spec, resources={"min_slots": ranks, "device": "CPU"})
             if len(self.names) % 2 == 0:
-                spec["parallel"] = dict(self.spec["parallel"], second_owner=True)
+                shard = ("OPTIMIZER", "NONE")[len(self.names) // 2 % 2]
+                spec["parallel"] = dict(self.spec["parallel"], second_owner=True, shard=shard)
             job = self.yard.submit(spec)
             if len(self.names) % 2 == 0:
                 self.with_second_owner.add(job.name)
@@ -443,7 +444,12 @@ def run(wanted, seed, steps, random):
             except AssertionError:
                 jobs.figures["processes_left"] += len(yard.workers())
                 jobs.wrong.append(f"left: {yard.workers()}")
-            segments = segments_left(yard.processes())
+            # Agents ask every 5 s whether anybody will read the states that they have.
+            segments = []
+            try:
+                eventually(lambda: not segments_left(yard.processes()), 15)
+            except AssertionError:
+                segments = segments_left(yard.processes())
             jobs.figures["segments_left"] = len(segments)
             jobs.wrong += segments
         finally:

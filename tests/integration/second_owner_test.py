@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""A gang of which every rank has the whole state (parallel.second_owner), on nodes of one slot, real programs. Whoever is
-killed, the others keep the state in memory: at most the step is made again in which that happened, and losses and weights
-are those of a run that nobody disturbed."""
+"""A gang of which every rank has the whole state, or a share that another one has, too (parallel.second_owner), on nodes of
+one slot, real programs. Whoever is killed, the others keep the state in memory: at most the step is made again in which that
+happened, and losses and weights are those of a run that nobody disturbed."""
 import os
 import random
 import signal
@@ -14,16 +14,18 @@ from yard import kill, resources_pb, values_of
 
 
 class SecondOwnerTest(ElasticCase):
+    shares = {}
+
     def setUp(self):
         super().setUp()
         self.random = random.Random(int(os.environ.get("TRAINYARD_SEED", 7)))
 
     def job(self, steps, **resources):
-        spec = self.elastic(steps, **{"min_slots": 2} | resources)
+        spec = self.elastic(steps, **{"min_slots": 2, "max_slots": self.agents} | resources)
         spec["checkpoint"]["every_steps"] = 1000
         spec["retry"] = {"max_restarts": 1000, "backoff_seconds": 0.05}
-        if spec["resources"].get("max_slots", 3) > 1:
-            spec["parallel"]["second_owner"] = True
+        if spec["resources"]["max_slots"] > 1:
+            spec["parallel"] |= {"second_owner": True, **self.shares}
         return spec
 
     def lost_steps(self, watcher):
@@ -41,15 +43,15 @@ class SecondOwnerTest(ElasticCase):
     def test_a_lost_rank_or_node_costs_at_most_the_step_it_was_in(self):
         name = self.yard.submit(self.job(ENDLESS)).name
         watcher = MovingWatcher(self.yard, name)
-        job = self.runs_on(name, 3)
+        job = self.runs_on(name, self.agents)
         for signal_ in (signal.SIGKILL, signal.SIGKILL, signal.SIGABRT, signal.SIGKILL):
             time.sleep(self.random.uniform(0, 0.2))  # to a random moment of a step
             kill(self.random.choice(self.yard.training_pids()), signal_)
             attempt = job.attempt
-            job = self.runs_on(name, 3)
+            job = self.runs_on(name, self.agents)
             self.assertGreater(job.attempt, attempt)
-        self.yard.cut_power(self.random.randrange(3))
-        job = self.runs_on(name, 2)
+        self.yard.cut_power(self.random.randrange(self.agents))
+        job = self.runs_on(name, self.agents - 1)
 
         resume_at = self.checkpoint_after(name, job.step)
         self.cancel(name)
@@ -62,6 +64,18 @@ class SecondOwnerTest(ElasticCase):
         lost = self.lost_steps(watcher)
         self.assertGreaterEqual(len(lost), 5, lost)  # and perhaps attempts on other numbers of slots
         self.assertLessEqual(max(lost), 1, lost)
+
+
+class SharesTest(SecondOwnerTest):
+    """Two ranks have each half."""
+    agents = 4
+    shares = {"shard": "OPTIMIZER", "logical_ranks": 4}
+
+    def elastic(self, steps, **resources):
+        spec = super().elastic(steps, **resources)
+        spec["training"]["batch_size"] = 8
+        spec["parallel"] = {"logical_ranks": 4}
+        return spec
 
 
 if __name__ == "__main__":

@@ -30,7 +30,8 @@ constexpr int kTickMs = 20;  // the loop looks at its clock at least this often
 constexpr int kMostRanks = 1024;
 
 std::string NameOf(const Rendezvous& rendezvous, int rank) {
-  return absl::StrCat("rank ", rank, " (", rendezvous.addresses[rank], ")");
+  const int name = rendezvous.names.empty() ? rank : rendezvous.names.at(rank);
+  return absl::StrCat("rank ", name, " (", rendezvous.addresses[rank], ")");
 }
 
 int Cores() {

@@ -3,18 +3,44 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "executor/engine/parallel/gathering.h"
 #include "executor/engine/parallel/sockets.h"
 #include "storage/base/ids.h"
 #include "storage/base/status.h"
 
 namespace trainyard::engine {
+namespace {
+
+// They wait already, each for the others.
+constexpr absl::Duration kPatienceWithSurvivors = absl::Seconds(5);
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Communicator>> Meet(Rendezvous rendezvous) {
   return Gathering(std::move(rendezvous)).Run();
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> MeetSurvivors(const Rendezvous& rendezvous,
+                                                            const std::vector<int>& survivors) {
+  const std::string list = absl::StrJoin(survivors, ",");
+  const auto mine = std::find(survivors.begin(), survivors.end(), rendezvous.rank);
+  Rendezvous anew = rendezvous;
+  anew.rank = static_cast<int>(mine - survivors.begin());
+  anew.names = survivors;
+  anew.addresses.clear();
+  for (const int rank : survivors) anew.addresses.push_back(rendezvous.addresses.at(rank));
+  // In the version, so that ranks that were told of others learn that, both of them at once.
+  anew.version = absl::StrCat("ranks ", list, " are left of ", rendezvous.version);
+  absl::StrAppend(&anew.secret, " after a loss");
+  anew.timeout = std::min(rendezvous.timeout, kPatienceWithSurvivors);
+  anew.progress_timeout.reset();
+  anew.listening_fd = -1;
+  return Meet(std::move(anew));
 }
 
 absl::StatusOr<std::vector<Rendezvous>> LocalRendezvous(int ranks) {

@@ -19,8 +19,9 @@ struct Rendezvous {
   // host:port, one per rank. A host is best a number: on Debian the name of a host means 127.0.1.1
   // to that host itself.
   std::vector<std::string> addresses;
-  std::string secret;   // of this attempt, known to its ranks only; not empty
-  std::string version;  // engine, attempt and whatever else must be the same everywhere
+  std::string secret;           // of this attempt, known to its ranks only; not empty
+  std::string version;          // engine, attempt and whatever else must be the same everywhere
+  std::vector<int> names = {};  // by rank: the number by which failures name it; empty: its own
   absl::Duration timeout = absl::Seconds(60);  // how long ranks wait for one another
   absl::Duration silence = absl::Seconds(10);  // after which a rank that says nothing has failed
   // How long an exchange may stand still; Communicator::SetPatience changes it only if this is
@@ -49,6 +50,13 @@ struct Rendezvous {
 // kUnavailable: the port is in use, or another rank ended during the rendezvous.
 // kInvalidArgument: `rendezvous` is not meaningful.
 absl::StatusOr<std::unique_ptr<Communicator>> Meet(Rendezvous rendezvous);
+
+// Lets the survivors of a gang that met by `rendezvous` meet again, at the same addresses. Each
+// calls it once its first communicator has failed. `survivors`: their numbers, in order, this
+// rank's among them, by which they are also named. Ranks that name others do not meet. Failures as
+// those of Meet, but after 5 s at most.
+absl::StatusOr<std::unique_ptr<Communicator>> MeetSurvivors(const Rendezvous& rendezvous,
+                                                            const std::vector<int>& survivors);
 
 // What each of `ranks` processes of this machine, children of the caller, has to meet with:
 // addresses of 127.0.0.1 whose ports are taken already, and a random secret. The caller gives it to

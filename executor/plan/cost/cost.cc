@@ -148,7 +148,8 @@ void Summarize(const v1::JobSpec& spec, const DataFacts& facts, Plan& plan) {
     count(tensor.pieces[0].position, tensor.stored.elements());
   }
   // However many ranks there are, together they make the optimizer's step once; but for tables kept
-  // by row that are not shared out, of which each makes that of few rows.
+  // by row that are not shared out, of which each makes that of few rows, and for shares with a
+  // second owner.
   s.set_flops_per_step(FlopsPerStep(plan));
   s.set_total_steps(plan.total_steps);
   s.set_parameter_bytes(plan.parameter_region.bytes +

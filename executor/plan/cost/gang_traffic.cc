@@ -16,6 +16,19 @@ bool GathersInForward(const Plan& plan) {
          plan.gathered.empty();
 }
 
+// Elements that rank `rank` sends of its slice, so that all ranks have all of the bucket.
+int64_t HandedOut(const Bucket& bucket, int64_t rank) {
+  const Handing handing = HandingOf(bucket, rank);
+  return std::count(handing.to.begin(), handing.to.end(), true) * bucket.slices[rank].size();
+}
+
+// Of the slices that the other ranks have.
+int64_t ElementsOfOthers(const Bucket& bucket, int64_t rank) {
+  int64_t elements = -bucket.slices[rank].size();
+  for (const ElementRange& slice : bucket.slices) elements += slice.size();
+  return elements;
+}
+
 // Where parameters are sharded: what rank `rank` of `ranks` sends of them. Each round of logical
 // ranks gathers them anew.
 Traffic GatheredInRounds(const Plan& plan, int64_t ranks, int64_t rank) {
@@ -23,9 +36,9 @@ Traffic GatheredInRounds(const Plan& plan, int64_t ranks, int64_t rank) {
   Traffic sent;
   std::vector<bool> seen(plan.buckets.size());
   for (const Gather& gather : plan.micro_gathers) {
-    const int64_t own = plan.buckets[gather.bucket].slices[rank].size();
+    const Bucket& bucket = plan.buckets[gather.bucket];
     int64_t& pass = seen[gather.bucket] ? sent.in_backward : sent.in_forward;
-    pass += rounds * (ranks - 1) * own * SizeOf(ElementType::kF32);
+    pass += rounds * HandedOut(bucket, rank) * SizeOf(ElementType::kF32);
     seen[gather.bucket] = true;
   }
   return sent;
@@ -38,9 +51,14 @@ int64_t LookedUp(const Plan& plan, int64_t ranks, int64_t rank) {
   const LookUp& look_up = plan.micro_look_up;
   if (look_up.rows == kNone) return 0;
   const int64_t rounds = (plan.logical_ranks + ranks - 1) / ranks;
-  const int64_t others = plan.logical_ranks - HostedBy(plan.logical_ranks, ranks, rank).size();
+  const int64_t shares = SlicesFor(ranks, plan.owners), own = rank % shares;
+  int64_t others = 0;  // logical ranks whose rows this rank sends, if it has them
+  for (int64_t r = 0; r < ranks; ++r) {
+    if (r % shares == own || SourceOf(own, shares, r, ranks) != rank) continue;
+    others += HostedBy(plan.logical_ranks, ranks, r).size();
+  }
   return rounds * (ranks - 1) * plan.tensors[look_up.ids].bytes() +
-         others * plan.tensors[look_up.rows].bytes() / ranks;
+         others * plan.tensors[look_up.rows].bytes() / shares;
 }
 
 // What rank `rank` of `ranks` sends, but for parameters that are sharded, and the leaves of the
@@ -54,14 +72,19 @@ Traffic OwnTraffic(const Plan& plan, int64_t ranks, int64_t rank) {
                            : static_cast<int64_t>(RootsOf(plan.logical_ranks, run).size());
   Traffic sent;
   int64_t& of_parameters = GathersInForward(plan) ? sent.in_forward : sent.after;
+  int64_t leaves = 0;
   for (const Bucket& bucket : plan.buckets) {
     const ElementRange& own = bucket.slices[rank];
-    sent.in_backward += sums * (bucket.elements.size() - own.size()) * gradient;
+    sent.in_backward += sums * ElementsOfOthers(bucket, rank) * gradient;
     // The total of its slices; the parameters that it stepped; the sums of its leaves.
     if (plan.sums_for_all) sent.in_backward += others * own.size() * gradient;
-    if (plan.sharded && !plan.parameters_sharded) of_parameters += others * own.size() * gradient;
-    if (!plan.sums_for_all) sent.after += others * LeavesOf(own).size() * leaf_sum;
+    if (plan.sharded && !plan.parameters_sharded) {
+      of_parameters += HandedOut(bucket, rank) * gradient;
+    }
+    leaves += LeavesOf(own).size();
   }
+  if (plan.owners > 1) leaves = std::max<int64_t>(1, leaves);  // so that all ranks meet
+  if (!plan.sums_for_all) sent.after += others * leaves * leaf_sum;
   sent.after += others * sums * plan.sums_region.bytes;
   sent.after += others * run.size() * plan.micro_batches * plan.pending_region.bytes;
   for (const TensorId rows : {plan.row_gradient, plan.row_ids}) {

@@ -208,12 +208,13 @@ struct Plan {
     }
     return nullptr;
   }
+  int64_t owners = 1;             // at least, of each slice of what is sharded (CutBuckets)
   int64_t most_weight_bytes = 0;  // of OwnedRun::weights, of the rank that has most
-  int64_t all_weight_bytes = 0;   // of these, of all ranks
+  int64_t all_weight_bytes = 0;   // of these, of all ranks, each once
   int64_t rank = 0;
   std::vector<OwnedRun> owned;
   int64_t most_optimizer_bytes = 0;  // of these, of the rank that has most
-  int64_t all_optimizer_bytes = 0;   // of these, of all ranks
+  int64_t all_optimizer_bytes = 0;   // of these, of all ranks, each once
   int64_t whole_state_bytes = 0;   // then, at the start of optimizer_region: of tables kept by row
   TensorId leaves = kNone;         // f64 [leaves of the norm of the dense gradients]
   std::vector<TensorId> received;  // of gradients that several shards have: those of other ranks

@@ -1,6 +1,7 @@
 #include "executor/plan/graph/shares.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "executor/plan/graph/ops.h"
 
@@ -58,8 +59,12 @@ ElementRange Common(const ElementRange& a, const ElementRange& b) {
   return {.first = first, .end = std::max(first, std::min(a.end, b.end))};
 }
 
+int64_t SlicesFor(int64_t ranks, int64_t owners) { return std::max<int64_t>(1, ranks / owners); }
+
 std::vector<Bucket> CutBuckets(int64_t elements, const std::vector<ElementRange>& whole,
-                               int64_t ranks, const std::vector<ElementRange>& together) {
+                               int64_t ranks, const std::vector<ElementRange>& together,
+                               int64_t owners) {
+  const int64_t slices = SlicesFor(ranks, owners);
   const Cuts cuts(elements, whole);
   std::vector<Bucket> buckets;
   for (int64_t begin = 0; begin < elements;) {
@@ -71,12 +76,13 @@ std::vector<Bucket> CutBuckets(int64_t elements, const std::vector<ElementRange>
     // Every bucket begins with another rank's slice: where slices differ in size, ranks have about
     // as much in all.
     const auto turn = static_cast<int64_t>(buckets.size());
-    const int64_t grain = (end - begin) / ranks >= kNormLeaf ? kNormLeaf : kLine;
+    const int64_t grain = (end - begin) / slices >= kNormLeaf ? kNormLeaf : kLine;
     int64_t first = begin;
-    for (int64_t i = 0; i < ranks; ++i) {
-      const int64_t wanted = begin + (end - begin) * (i + 1) / ranks;
+    for (int64_t i = 0; i < slices; ++i) {
+      const int64_t wanted = begin + (end - begin) * (i + 1) / slices;
       const int64_t next = std::max(first, std::min(end, cuts.AtOrAfter(wanted, grain)));
-      bucket.slices[(i + turn) % ranks] = {first, next};
+      for (int64_t r = (i + turn) % slices; r < ranks; r += slices)
+        bucket.slices[r] = {first, next};
       first = next;
     }
     buckets.push_back(std::move(bucket));
@@ -92,16 +98,84 @@ ElementRange LeavesOf(const ElementRange& slice) {
 
 std::vector<RankSlice> SlicesInOrder(const std::vector<Bucket>& buckets) {
   std::vector<RankSlice> slices;
-  for (const Bucket& bucket : buckets) {
-    for (size_t rank = 0; rank < bucket.slices.size(); ++rank) {
-      if (bucket.slices[rank].size() == 0) continue;
-      slices.push_back({bucket.slices[rank], static_cast<int64_t>(rank)});
+  for (size_t b = 0; b < buckets.size(); ++b) {
+    const std::vector<ElementRange>& of_ranks = buckets[b].slices;
+    for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
+      if (of_ranks[rank].size() == 0) continue;
+      slices.push_back({of_ranks[rank], static_cast<int64_t>(rank), b});
     }
   }
   std::sort(slices.begin(), slices.end(), [](const RankSlice& a, const RankSlice& b) {
-    return a.elements.first < b.elements.first;
+    return std::make_pair(a.elements.first, a.rank) < std::make_pair(b.elements.first, b.rank);
   });
+  const auto same = [](const RankSlice& a, const RankSlice& b) { return a.elements == b.elements; };
+  slices.erase(std::unique(slices.begin(), slices.end(), same), slices.end());
   return slices;
+}
+
+namespace {
+
+std::vector<int64_t> OwnersOf(const Bucket& bucket, int64_t owner) {
+  std::vector<int64_t> owners;
+  for (size_t rank = 0; rank < bucket.slices.size(); ++rank) {
+    if (bucket.slices[rank] == bucket.slices[owner]) owners.push_back(static_cast<int64_t>(rank));
+  }
+  return owners;
+}
+
+// Which of so many owners is in the part of the gang in which `rank` is: of two, in its half.
+int64_t PlaceOfSource(int64_t owners, int64_t rank, int64_t ranks) { return rank * owners / ranks; }
+
+// Of the owners of the slice that `owner` has: the one that sends it to `rank`, which has another.
+int64_t SourceOf(const Bucket& bucket, int64_t owner, int64_t rank) {
+  const std::vector<int64_t> owners = OwnersOf(bucket, owner);
+  const auto ranks = static_cast<int64_t>(bucket.slices.size());
+  return owners[PlaceOfSource(static_cast<int64_t>(owners.size()), rank, ranks)];
+}
+
+// Whether no slice has a second owner.
+bool OneOwnerEach(const Bucket& bucket) {
+  int64_t sum = 0;
+  for (const ElementRange& slice : bucket.slices) sum += slice.size();
+  return sum == bucket.elements.size();
+}
+
+}  // namespace
+
+int64_t SourceOf(int64_t slice, int64_t slices, int64_t rank, int64_t ranks) {
+  const int64_t owners = (ranks - slice + slices - 1) / slices;
+  return slice + PlaceOfSource(owners, rank, ranks) * slices;
+}
+
+Handing HandingOf(const Bucket& bucket, int64_t rank) {
+  const size_t ranks = bucket.slices.size();
+  Handing handing{.to = std::vector<bool>(ranks, true), .from = std::vector<bool>(ranks, true)};
+  handing.to[rank] = handing.from[rank] = false;
+  if (OneOwnerEach(bucket)) return handing;
+  for (size_t other = 0; other < ranks; ++other) {
+    const auto number = static_cast<int64_t>(other);
+    const bool same = bucket.slices[other] == bucket.slices[rank];
+    handing.to[other] = !same && SourceOf(bucket, rank, number) == rank;
+    handing.from[other] = !same && SourceOf(bucket, number, rank) == number;
+  }
+  return handing;
+}
+
+std::vector<Bucket> BucketsOf(const std::vector<Bucket>& buckets,
+                              const std::vector<int64_t>& ranks) {
+  std::vector<Bucket> of;
+  for (const Bucket& bucket : buckets) {
+    of.push_back({.elements = bucket.elements});
+    for (const int64_t rank : ranks) of.back().slices.push_back(bucket.slices[rank]);
+  }
+  return of;
+}
+
+bool CoverAll(const std::vector<Bucket>& buckets) {
+  int64_t wanted = 0, owned = 0;
+  for (const Bucket& bucket : buckets) wanted += bucket.elements.size();
+  for (const RankSlice& slice : SlicesInOrder(buckets)) owned += slice.elements.size();
+  return owned == wanted;
 }
 
 std::vector<SharedLeaf> SharedLeaves(const std::vector<Bucket>& buckets) {
@@ -112,14 +186,20 @@ std::vector<SharedLeaf> SharedLeaves(const std::vector<Bucket>& buckets) {
 
 std::vector<SharedLeaf> DividedLeaves(const std::vector<Bucket>& buckets) {
   std::vector<SharedLeaf> divided;
-  int64_t owner = 0;  // of the leaf that the slice before ends in
+  RankSlice begins;  // the slice that the leaf begins in that the slice before ends in
   for (const RankSlice& slice : SlicesInOrder(buckets)) {
     const int64_t leaf_end = LineUp(slice.elements.first, kNormLeaf);
     const ElementRange rest = Common(slice.elements, {slice.elements.first, leaf_end});
     if (rest.size() > 0) {
-      divided.push_back({.owner = owner, .holder = slice.rank, .elements = rest});
+      const Bucket& of_rest = buckets[slice.bucket];
+      for (const int64_t owner : OwnersOf(buckets[begins.bucket], begins.rank)) {
+        const bool has_both = of_rest.slices[owner] == slice.elements;
+        divided.push_back({.owner = owner,
+                           .holder = has_both ? owner : SourceOf(of_rest, slice.rank, owner),
+                           .elements = rest});
+      }
     }
-    if (LeavesOf(slice.elements).size() > 0) owner = slice.rank;
+    if (LeavesOf(slice.elements).size() > 0) begins = slice;
   }
   return divided;
 }

@@ -114,7 +114,8 @@ void ShareOut(const v1::JobSpec& spec, const TrainedParameters& parameters, int6
   plan.parameters_sharded = plan.sharded && ShardsParameters(spec, ranks);
   std::vector<ElementRange> together;
   if (plan.gradients_sharded) together = ElementsOfGradients(plan, parameters.dense);
-  plan.buckets = CutBuckets(elements, whole, ranks, together);
+  if (plan.sharded) plan.owners = OwnersIn(spec);
+  plan.buckets = CutBuckets(elements, whole, ranks, together, plan.owners);
   if (!plan.sharded) return;
   if (plan.gradients_sharded) ShareOutGradients(ranks, parameters.dense, plan);
 
@@ -152,7 +153,7 @@ void ShareOut(const v1::JobSpec& spec, const TrainedParameters& parameters, int6
     }
     plan.owned.push_back(std::move(owned));
   }
-  for (int64_t r = 0; r < ranks; ++r) {
+  for (int64_t r = 0; r < SlicesFor(ranks, plan.owners); ++r) {  // the others own the same
     int64_t state = 0, weights = 0;
     for (const RuleRun& run : OwnedBy(r, plan.buckets, runs)) {
       const int64_t bytes = Align(run.elements.size() * SizeOf(ElementType::kF32));

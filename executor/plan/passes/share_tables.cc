@@ -17,9 +17,10 @@ namespace trainyard::plan {
 
 namespace {
 
-// Of a table of `n` rows.
-Run RowsOf(int64_t rank, int64_t n, int64_t ranks) {
-  return {.first = n * rank / ranks, .end = n * (rank + 1) / ranks};
+// Of a table of `n` rows, in as many shares.
+Run RowsOf(int64_t rank, int64_t n, int64_t shares) {
+  const int64_t share = rank % shares;
+  return {.first = n * share / shares, .end = n * (share + 1) / shares};
 }
 
 // A tensor for `rows` of `table`, or of what goes with it: of one row, which nothing reads, if
@@ -63,24 +64,26 @@ bool SharesTables(const v1::JobSpec& spec, const TrainedParameters& parameters, 
 
 void ShareTables(const v1::Optimizer& optimizer, const TrainedParameters& parameters, int64_t ranks,
                  int64_t rank, Plan& plan) {
+  const int64_t shares = SlicesFor(ranks, plan.owners);
   const auto add = [&](Tensor tensor) -> TensorId {
     plan.tensors.push_back(std::move(tensor));
     return static_cast<TensorId>(plan.tensors.size()) - 1;
   };
   const std::vector<std::string> kinds =
       StateNames(optimizer, parameters.rules[parameters.dense]);  // they are treated alike
-  std::vector<int64_t> bytes(ranks);                              // of weights, by rank
+  std::vector<int64_t> bytes(shares);                             // of weights, by share
   for (size_t i = parameters.dense; i < parameters.trained; ++i) {
     const Tensor table = plan.tensors[plan.parameters[i]];
     const int64_t n = table.dims[0], width = table.dims[1];
     const int64_t begin = RunLength(plan, 0, i);
     Bucket bucket{.elements = {begin, begin + n * width}};
     for (int64_t r = 0; r < ranks; ++r) {
-      const Run rows = RowsOf(r, n, ranks);
+      const Run rows = RowsOf(r, n, shares);
       bucket.slices.push_back({begin + rows.first * width, begin + rows.end * width});
+      if (r >= shares) continue;
       bytes[r] += Align(TensorOfRows(table, "", rows, TensorKind::kParameter).bytes());
     }
-    const Run rows = RowsOf(rank, n, ranks);
+    const Run rows = RowsOf(rank, n, shares);
     OwnedRun owned{.elements = bucket.slices[rank]};
     for (const std::string& kind : plan.optimizer_state_names) {
       owned.state.push_back(
@@ -91,7 +94,8 @@ void ShareTables(const v1::Optimizer& optimizer, const TrainedParameters& parame
     Tensor weights = TensorOfRows(table, "", rows, TensorKind::kParameter);
     weights.init_std = table.init_std;
     weights.init_value = table.init_value;
-    ShardOf of_table{.whole = table.name, .dims = table.dims, .number = rank, .count = ranks};
+    ShardOf of_table{
+        .whole = table.name, .dims = table.dims, .number = rank % shares, .count = shares};
     if (rows.size() > 0) of_table.rows.push_back(rows);
     weights.shard = std::make_shared<const ShardOf>(std::move(of_table));
     owned.weights = add(std::move(weights));

@@ -16,7 +16,8 @@ namespace trainyard::plan {
 bool SharesTables(const v1::JobSpec& spec, const TrainedParameters& parameters, int64_t ranks);
 
 // Only if SharesTables: gives rank r of `ranks` the rows from n r / ranks to n (r + 1) / ranks of
-// each table of n, and rank `rank`, whose plan this is, a place for them.
+// each table of n, and rank `rank`, whose plan this is, a place for them. Where shares have several
+// owners (CutBuckets), there are n shares for fewer ranks, and rank r has share r mod n.
 void ShareTables(const v1::Optimizer& optimizer, const TrainedParameters& parameters, int64_t ranks,
                  int64_t rank, Plan& plan);
 

@@ -58,6 +58,9 @@ inline bool HasOneMicroBatch(const v1::JobSpec& spec) {
   return shard == v1::Parallel::GRADIENTS || shard == v1::Parallel::PARAMETERS;
 }
 
+// How many ranks at least own each share of what is sharded, if there are as many.
+inline int64_t OwnersIn(const v1::JobSpec& spec) { return spec.parallel().second_owner() ? 2 : 1; }
+
 // Whether each of `ranks` ranks keeps its share of the parameters alone.
 inline bool ShardsParameters(const v1::JobSpec& spec, int64_t ranks) {
   return ranks > 1 && spec.parallel().shard() == v1::Parallel::PARAMETERS;

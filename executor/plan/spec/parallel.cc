@@ -340,11 +340,6 @@ absl::Status CheckSecondOwner(const v1::JobSpec& spec) {
     return NotBuilt(at, "true with spec.parallel.tensor or pipeline above 1",
                     "leave it out, or use 1");
   }
-  if (parallel.shard() != v1::Parallel::SHARD_UNSPECIFIED &&
-      parallel.shard() != v1::Parallel::NONE) {
-    return NotBuilt("spec.parallel.shard", v1::Parallel::Shard_Name(parallel.shard()) + with,
-                    "use NONE, or leave second_owner out");
-  }
   return absl::OkStatus();
 }
 

@@ -62,7 +62,7 @@ void Measure(Rendezvous mine, int64_t mib) {
     Check(across.AddSums({own}));
     for (const plan::Bucket& bucket : buckets) {
       Check(across.Reduce(bucket, {own}));
-      Check(across.Gather(bucket, own.gradients));
+      Check(across.Gather(bucket, plan::HandingOf(bucket, (*gang)->rank()), own.gradients));
     }
   });
   int64_t values[16] = {};

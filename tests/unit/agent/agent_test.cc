@@ -568,6 +568,24 @@ TEST_F(AgentTest, ARankWhoseGangBrokeFailsAndLeavesItsStateAllTheSame) {
   EXPECT_THAT(ReadFile(RankFolder("a.2.0") + "/log").value_or(""), HasSubstr("takes a.1.0\n"));
 }
 
+TEST_F(AgentTest, ARankIsToldWhoIsLeftOnceThatIsKnown) {
+  StartAgent();
+  server_.Want({Assigned("a", "deaf")});
+  WaitForSteps("a.1.0");
+  v1::Assignment leaving = Leaving(Assigned("a", "deaf"));
+  leaving.set_keep_state(v1::Assignment::ALONE);
+  server_.Want({leaving});
+  const auto told = [&](const std::string& wish) {
+    return Eventually(
+        [&] { return ReadFile(RankFolder("a.1.0") + "/keep-state").value_or("") == wish; });
+  };
+  EXPECT_TRUE(told("0 alone"));
+  leaving.add_survivors(0);
+  leaving.add_survivors(12);
+  server_.Want({leaving});
+  EXPECT_TRUE(told("0 alone 0,12"));
+}
+
 TEST_F(AgentTest, WhatIsInMemoryIsToldAndFreedWhenNobodyNeedsIt) {
   StartAgent();
   server_.Want({Assigned("a", "run")});

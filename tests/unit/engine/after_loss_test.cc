@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,7 +13,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/synchronization/mutex.h"
 #include "executor/engine/fault.h"
+#include "executor/engine/survivors.h"
 #include "tests/unit/engine/family.h"
 #include "tests/unit/engine/memory_file.h"
 #include "tests/unit/engine/on_ranks.h"
@@ -25,7 +28,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr int kRanks = 3;
+constexpr int kRanks = 3;  // of gangs of which every rank has the whole state
 
 // Makes its exchanges until exchange number `last`, with which its rank is lost; 0: it is not.
 class MortalCommunicator : public WrappedCommunicator {
@@ -58,12 +61,75 @@ void AddLosses(const RecordingObserver& seen, int64_t last, std::map<Point, doub
   }
 }
 
-// What three ranks saw, of which one was lost.
+// Which of the ranks that are left has said so, or has ended, as a server knows it.
+class Muster {
+ public:
+  explicit Muster(int ranks) : known_(ranks) {}
+
+  void Set(int rank, bool left) {
+    absl::MutexLock lock(&mu_);
+    if (!known_[rank]) known_[rank] = left;
+  }
+  // Once all have.
+  std::vector<int> Survivors() const {
+    absl::MutexLock lock(&mu_);
+    std::vector<int> left;
+    for (size_t rank = 0; rank < known_.size(); ++rank) {
+      if (!known_[rank]) return {};
+      if (*known_[rank]) left.push_back(static_cast<int>(rank));
+    }
+    return left;
+  }
+
+ private:
+  mutable absl::Mutex mu_;
+  std::vector<std::optional<bool>> known_;
+};
+
+struct MusteredObserver : RecordingObserver {
+  absl::Status OnLeftAlone(const absl::Status& why, int64_t told_after) override {
+    muster->Set(rank, true);
+    return RecordingObserver::OnLeftAlone(why, told_after);
+  }
+  Muster* muster = nullptr;
+  int rank = 0;
+};
+
+// What its ranks saw, of which some were lost.
 struct BrokenGang {
-  RecordingObserver seen[kRanks];
-  Memory memory[kRanks];
-  absl::Status ended[kRanks];
-  int64_t exchanges = 0;  // of the rank that is lost
+  explicit BrokenGang(int ranks) : muster(ranks), seen(ranks), memory(ranks), ended(ranks) {
+    for (int rank = 0; rank < ranks; ++rank) seen[rank].muster = &muster, seen[rank].rank = rank;
+  }
+  Muster muster;
+  std::vector<MusteredObserver> seen;
+  std::vector<Memory> memory;
+  std::vector<absl::Status> ended;
+  int64_t exchanges = 0;         // of the first rank that is lost
+  std::atomic<int> misled = -1;  // a rank
+
+  // Whom rank `rank` is told of, which may be `misled` once: as if all others but the first were
+  // gone.
+  std::vector<int> ToldTo(int rank) {
+    std::vector<int> told = muster.Survivors();
+    if (told.empty() || misled != rank) return told;
+    misled = -1;
+    return {told.front(), rank};
+  }
+
+  int64_t told() const {  // by rank 0
+    int64_t step = 0;
+    for (const auto& m : seen[0].metrics) step = std::max(step, m.step);
+    return step;
+  }
+
+  // What rank `rank` of the next gang, of `ranks`, takes from its node: that of a node with several
+  // ranks, if there are fewer now.
+  FileDescriptor TakeFor(int rank, int ranks) const {
+    for (size_t of = rank; of < seen.size(); of += ranks) {
+      if (seen[of].finished.kept) return memory[of].Open();
+    }
+    return memory[rank].Open();
+  }
 
   // The newest state that was left; 0: none.
   int64_t kept() const {
@@ -77,10 +143,10 @@ struct BrokenGang {
 
 class AfterLoss : public testing::Test {
  protected:
-  v1::JobSpec Spec(const Family& family, int64_t steps) const {
+  v1::JobSpec Spec(const Family& family, int64_t steps, int ranks = kRanks) const {
     v1::JobSpec spec = SmallJob(family, folder_.path(), steps);
     spec.mutable_resources()->set_device(v1::Resources::CPU);
-    spec.mutable_resources()->set_min_slots(kRanks);
+    spec.mutable_resources()->set_min_slots(ranks);
     spec.mutable_training()->set_batch_size(8);
     spec.mutable_training()->set_micro_batch_size(2);
     spec.mutable_training()->set_log_every(1);
@@ -93,32 +159,43 @@ class AfterLoss : public testing::Test {
 
   std::string Root(const std::string& name) const { return folder_.path() + "/" + name; }
 
-  // Rank `lost` is lost at its exchange number `at`. The others are asked for their state.
-  std::unique_ptr<BrokenGang> Break(const v1::JobSpec& spec, const std::string& root, int lost,
-                                    int64_t at) const {
-    auto gang = std::make_unique<BrokenGang>();
-    InThreads(kRanks, [&](Communicator& real) {
+  // The first rank of `lost` is lost at its exchange number `at`, and the others with it. Those
+  // that are left are asked for their state.
+  std::unique_ptr<BrokenGang> Break(const v1::JobSpec& spec, const std::string& root,
+                                    const std::vector<int>& lost, int64_t at,
+                                    int misled = -1) const {
+    const int ranks = spec.resources().min_slots();
+    auto gang = std::make_unique<BrokenGang>(ranks);
+    gang->misled = misled;
+    InThreads(ranks, [&](Communicator& real, const Rendezvous& rendezvous) {
       const int rank = real.rank();
       gang->ended[rank] = real.Barrier();  // all have met
       if (!gang->ended[rank].ok()) return;
-      MortalCommunicator communicator(real, rank == lost ? at : 0);
+      MortalCommunicator communicator(real, rank == lost[0] ? at : 0);
       const auto device = kernels::OpenCpu(1).value();
       RunRequest request = RequestFor(spec, root, std::nullopt, 1, &communicator);
-      if (rank != lost) {
+      if (std::count(lost.begin(), lost.end(), rank) == 0) {
         request.room_for_state = [&gang, rank]() -> std::optional<RoomForState> {
           if (gang->seen[rank].left_alone.ok()) return std::nullopt;
-          return RoomForState{
-              .fd = gang->memory[rank].fd(), .bytes = kPlenty, .stays = true, .alone = true};
+          return RoomForState{.fd = gang->memory[rank].fd(),
+                              .bytes = kPlenty + rank,  // the last has most room
+                              .stays = true,
+                              .alone = true,
+                              .survivors = gang->ToldTo(rank)};
+        };
+        request.meet_survivors = [&rendezvous](const std::vector<int>& survivors) {
+          return MeetSurvivors(rendezvous, survivors);
         };
       }
       gang->ended[rank] =
           engine::Run(*device, request, gang->seen[rank], gang->seen[rank].stop).status();
-      if (rank == lost) gang->exchanges = communicator.made();
+      gang->muster.Set(rank, false);
+      if (rank == lost[0]) gang->exchanges = communicator.made();
     });
     return gang;
   }
 
-  // The job goes on from what was left, or from its beginning, on other ranks: with the bits and
+  // The job goes on from what was left, or from its beginning, on `next_ranks_`: with the bits and
   // the metrics of `whole`.
   void ExpectGoesOn(const v1::JobSpec& spec, const std::string& root, const BrokenGang& gang,
                     const OnRanks& whole) const {
@@ -126,10 +203,10 @@ class AfterLoss : public testing::Test {
     const auto change = [&](int rank, RunRequest& request) {
       if (kept == 0) return;
       request.in_memory = {.step = kept,
-                           .take = [&gang, rank] { return gang.memory[rank].Open(); },
+                           .take = [&gang, rank, this] { return gang.TakeFor(rank, next_ranks_); },
                            .room = kPlenty};
     };
-    const OnRanks next(spec, root, Layout{.ranks = kRanks}, std::nullopt, change);
+    const OnRanks next(spec, root, Layout{.ranks = next_ranks_}, std::nullopt, change);
     next.ExpectOk();
     EXPECT_EQ(next.seen.restored_step, kept);
     EXPECT_THAT(next.seen.warnings, IsEmpty());
@@ -144,8 +221,8 @@ class AfterLoss : public testing::Test {
 
   // Rank `lost` is lost at every `stride`-th exchange in [first, end) that it makes, and the job
   // goes on. Returns how often a state was left.
-  int LoseRanksAt(int64_t first, int64_t end, int64_t stride, int lost, const v1::JobSpec& spec,
-                  const OnRanks& whole) const {
+  int LoseRanksAt(int64_t first, int64_t end, int64_t stride, const std::vector<int>& lost,
+                  const v1::JobSpec& spec, const OnRanks& whole) const {
     int left = 0;
     for (int64_t at = first; at < end; at += stride) {
       SCOPED_TRACE(at);
@@ -153,6 +230,10 @@ class AfterLoss : public testing::Test {
       const auto gang = Break(spec, root, lost, at);
       if (gang->exchanges < at) break;  // it had done its work
       left += gang->kept() > 0 ? 1 : 0;
+      const bool sharded = spec.parallel().shard() != v1::Parallel::SHARD_UNSPECIFIED;
+      if (sharded || (lost[0] != 0 && !spec.checkpoint().has_best())) {
+        EXPECT_GE(gang->kept(), gang->told()) << "no step that anybody has made is made again";
+      }
       ExpectGoesOn(spec, root, *gang, whole);
       if (HasFailure()) break;
     }
@@ -160,6 +241,7 @@ class AfterLoss : public testing::Test {
   }
 
   TempFolder folder_;
+  int next_ranks_ = kRanks;
 };
 
 // At every exchange that it makes. Whatever the others had done is there: at most the step is made
@@ -176,10 +258,9 @@ TEST_F(AfterLoss, TheOthersLeaveTheirStateWheneverARankIsLost) {
     for (int64_t at = 1;; ++at) {
       SCOPED_TRACE(absl::StrCat(family.name, ", rank ", lost, ", exchange ", at));
       const std::string root = Root(absl::StrCat(family.name, " ", at));
-      const auto gang = Break(spec, root, lost, at);
+      const auto gang = Break(spec, root, {lost}, at);
       if (gang->exchanges < at) break;  // it had done its work
-      int64_t told = 0;                 // by rank 0
-      for (const auto& m : gang->seen[0].metrics) told = std::max(told, m.step);
+      const int64_t told = gang->told();
       EXPECT_GE(gang->kept(), lost == 0 ? told - 1 : told);
       EXPECT_LE(gang->kept(), told + 1);
       for (const absl::Status& ended : gang->ended) EXPECT_FALSE(ended.ok());
@@ -189,13 +270,12 @@ TEST_F(AfterLoss, TheOthersLeaveTheirStateWheneverARankIsLost) {
   }
 }
 
-// The update is followed by an exchange of moments: a rank that is left in between has no whole
-// state, and the job begins anew.
-TEST_F(AfterLoss, RunningStatisticsAreWholeOrAreNotLeft) {
+// The update also moves buffers by moments that are exchanged before.
+TEST_F(AfterLoss, RunningStatisticsAreLeft) {
   v1::JobSpec spec =
       Spec({"resnet", "model { resnet { depth: 18 stem: CIFAR width: 4 } }", Family::kImages}, 3);
   const OnRanks whole(spec, Root("whole"), Layout{.ranks = kRanks});
-  EXPECT_GT(LoseRanksAt(25, 65, 1, 2, spec, whole), 0);
+  EXPECT_GT(LoseRanksAt(25, 65, 1, {2}, spec, whole), 0);
 }
 
 // Of one of the best steps either the checkpoint is there, or the step is made again.
@@ -204,7 +284,128 @@ TEST_F(AfterLoss, TheBestStepsHaveTheirCheckpoints) {
   spec.mutable_checkpoint()->mutable_best()->set_metric("loss");
   const OnRanks whole(spec, Root("whole"), Layout{.ranks = kRanks});
   whole.ExpectOk();
-  EXPECT_GT(LoseRanksAt(20, 1'000, 5, 0, spec, whole), 0);
+  EXPECT_GT(LoseRanksAt(20, 1'000, 5, {0}, spec, whole), 0);
+}
+
+// Where each rank has a share, of which there is a second owner: whichever exchange it was, and
+// also if the two neighbours are lost of which one has made a step and the other has not.
+class AfterLossOfShares : public AfterLoss {
+ protected:
+  v1::JobSpec Sharded(v1::Parallel::Shard shard, const Family& family, int ranks = 4) const {
+    v1::JobSpec spec = Spec(family, 3, ranks);
+    spec.mutable_parallel()->set_shard(shard);
+    if (shard == v1::Parallel::PARAMETERS) spec.mutable_training()->clear_ema_decay();
+    return spec;
+  }
+  // Loses `lost` at every stride-th exchange.
+  void ExpectLeft(const v1::JobSpec& spec, const std::vector<int>& lost, int64_t stride) const {
+    const OnRanks whole(spec, Root("whole"), Layout{.ranks = spec.resources().min_slots()});
+    whole.ExpectOk();
+    v1::JobSpec alone = spec;
+    alone.mutable_parallel()->clear_second_owner();
+    alone.mutable_parallel()->clear_shard();
+    const OnRanks one(alone, Root("alone"), Layout{.ranks = 1});
+    ExpectSameState(whole.seen.checkpoints.back(), one.seen.checkpoints.back());
+    EXPECT_GT(LoseRanksAt(1, 10'000, stride, lost, spec, whole), 0);
+  }
+};
+
+TEST_F(AfterLossOfShares, OfTheOptimizer) {
+  next_ranks_ = 4;
+  ExpectLeft(Sharded(v1::Parallel::OPTIMIZER, {"gpt", ""}), {1}, 2);
+}
+
+TEST_F(AfterLossOfShares, OfGradients) {
+  ExpectLeft(Sharded(v1::Parallel::GRADIENTS, {"gpt", ""}), {0}, 3);
+}
+
+TEST_F(AfterLossOfShares, OfParameters) {
+  next_ranks_ = 2;
+  ExpectLeft(Sharded(v1::Parallel::PARAMETERS, {"gpt", ""}), {3}, 3);
+}
+
+TEST_F(AfterLossOfShares, OfTables) {
+  const Family dlrm = {"dlrm", "model { dlrm { embedding_width: 4 bottom: 8 top: 6 } }",
+                       Family::kClicks};
+  ExpectLeft(Sharded(v1::Parallel::PARAMETERS, dlrm), {2}, 3);
+}
+
+// Half of an even number of ranks, neighbours, the last and the first among them; of an odd number
+// as many.
+TEST_F(AfterLossOfShares, OfNeighbours) {
+  ExpectLeft(Sharded(v1::Parallel::OPTIMIZER, {"gpt", ""}), {1, 2}, 5);
+}
+
+TEST_F(AfterLossOfShares, OfTheFirstAndTheLast) {
+  v1::JobSpec spec = Sharded(v1::Parallel::OPTIMIZER, {"gpt", ""}, 5);
+  spec.mutable_training()->set_batch_size(16);
+  spec.mutable_parallel()->set_logical_ranks(8);
+  ExpectLeft(spec, {4, 0}, 7);
+}
+
+TEST_F(AfterLossOfShares, OfTwoOfThreeRanksThatEachHaveAll) {
+  ExpectLeft(Sharded(v1::Parallel::OPTIMIZER, {"gpt", ""}, 3), {0, 1}, 3);
+}
+
+// Moments of batch norm, and matrices of which the optimizer takes the norm: some ranks have none.
+TEST_F(AfterLossOfShares, WithRunningStatisticsAndWholeTensors) {
+  v1::JobSpec spec = Sharded(
+      v1::Parallel::OPTIMIZER,
+      {"resnet", "model { resnet { depth: 18 stem: CIFAR width: 4 } } optimizer { lamb {} }",
+       Family::kImages});
+  ExpectLeft(spec, {2}, 11);
+}
+
+// Some rounds of logical ranks have none of some ranks; steps are skipped.
+TEST_F(AfterLossOfShares, InUnevenRoundsOfHalfPrecision) {
+  v1::JobSpec spec = Sharded(v1::Parallel::GRADIENTS, {"gpt", ""}, 5);
+  spec.mutable_training()->set_batch_size(16);
+  spec.mutable_parallel()->set_logical_ranks(8);
+  spec.mutable_precision()->set_compute(v1::Precision::FP16);
+  spec.mutable_precision()->mutable_loss_scale()->set_initial(0x1p40f);
+  ExpectLeft(spec, {1}, 13);
+}
+
+TEST_F(AfterLossOfShares, NothingIsLeftOfAShareWithoutOwners) {
+  const v1::JobSpec spec = Sharded(v1::Parallel::OPTIMIZER, {"gpt", ""});
+  const auto gang = Break(spec, Root("both"), {1, 3}, 60);
+  EXPECT_EQ(gang->kept(), 0);
+  EXPECT_THAT(gang->seen[0].notices,
+              ElementsAre(HasSubstr("both owners of a part of it were lost")));
+  EXPECT_EQ(FaultOf(gang->ended[0]), Fault::kGang);
+}
+
+TEST_F(AfterLossOfShares, RanksThatWereToldOfOthersMeetOnceTheyAreToldOfTheSame) {
+  const v1::JobSpec spec = Sharded(v1::Parallel::OPTIMIZER, {"gpt", ""});
+  const auto gang = Break(spec, Root("misled"), {1}, 60, /*misled=*/3);
+  EXPECT_GT(gang->kept(), 0);
+  EXPECT_EQ(gang->misled, -1);
+  for (const RecordingObserver& seen : gang->seen) EXPECT_THAT(seen.notices, IsEmpty());
+}
+
+TEST(ChooseSalvage, TakesTheNewestStepThatAllCanMake) {
+  const auto chosen = [](std::vector<Remains> of_ranks) { return ChooseSalvage(of_ranks); };
+  EXPECT_EQ(*chosen({{5, 0, 0}, {5, 0, 10}, {5, 0, 20}}), (Salvage{5, 2})) << "most room";
+  EXPECT_EQ(*chosen({{4, 1, 90}, {5, 0, 10}}), (Salvage{5, 0}));
+  EXPECT_EQ(*chosen({{4, 1, 10}, {5, 0, 10}}), (Salvage{5, 1}))
+      << "it has made that step by itself";
+  EXPECT_EQ(*chosen({{4, 1, 90}, {5, 0, 0}}), (Salvage{5, 0}));
+  EXPECT_EQ(*chosen({{4, 1, 9}, {4, 1, 9}}), (Salvage{5, 0}))
+      << "the one that is lost may have made 5";
+  EXPECT_EQ(*chosen({{4, 1, 9}, {4, 0, 9}}), (Salvage{4, 0}));
+  EXPECT_THAT(std::string(chosen({{4, 0, 9}, {5, 0, 9}}).status().message()),
+              HasSubstr("can make no more than 4 steps, another one has made 5"));
+  EXPECT_FALSE(chosen({{3, 1, 9}, {5, 0, 9}}).ok());
+  EXPECT_THAT(std::string(chosen({{4, 0, 0}}).status().message()), HasSubstr("has memory for it"));
+}
+
+TEST(CheckSurvivors, WantsSomeOfTheGangInOrderAndTheRankItself) {
+  EXPECT_TRUE(CheckSurvivors({1}, 1, 3).ok());
+  EXPECT_TRUE(CheckSurvivors({0, 2}, 2, 3).ok());
+  for (const std::vector<int>& bad :
+       {std::vector<int>{}, {0}, {2, 1}, {1, 1}, {-1, 1}, {1, 3}, {0, 1, 2, 1}}) {
+    EXPECT_EQ(CheckSurvivors(bad, 1, 3).code(), absl::StatusCode::kInvalidArgument);
+  }
 }
 
 // The server has lost a node that the other ranks still reach.
@@ -245,12 +446,12 @@ TEST_F(AfterLoss, AGangIsBrokenByTheOneThatIsToldSo) {
 TEST_F(AfterLoss, NothingIsLeftWhereItWouldBeOfNoUse) {
   v1::JobSpec unasked = Spec({"gpt", ""}, 3);
   unasked.mutable_parallel()->clear_second_owner();
-  const auto gang = Break(unasked, Root("unasked"), 1, 60);
+  const auto gang = Break(unasked, Root("unasked"), {1}, 60);
   EXPECT_FALSE(gang->ended[0].ok());
   EXPECT_EQ(FaultOf(gang->ended[0]), Fault::kGang);
   EXPECT_TRUE(gang->seen[0].left_alone.ok());
   EXPECT_EQ(gang->kept(), 0);
-  const auto early = Break(Spec({"gpt", ""}, 3), Root("early"), 1, 1);
+  const auto early = Break(Spec({"gpt", ""}, 3), Root("early"), {1}, 1);
   EXPECT_TRUE(early->seen[0].left_alone.ok());
 }
 

@@ -80,15 +80,21 @@ std::vector<int64_t> UnevenLookUps(const v1::JobSpec& spec, const plan::Plan& pl
   if (plan.tables.empty()) return more;
   const int64_t row = plan.tensors[plan.row_gradient].dims[2] * int64_t{sizeof(float)};
   const plan::Tensor& ids = plan.tensors[plan.ids];
-  const plan::LeafRange own_run = plan::HostedBy(plan.logical_ranks, ranks, rank);
+  const int64_t shares = plan::SlicesFor(ranks, plan.owners), own_share = rank % shares;
+  const auto asks = [&](int64_t other) {  // this rank, if it has what is looked up
+    return other % shares != own_share && plan::SourceOf(own_share, shares, other, ranks) == rank;
+  };
   data::Loader loader(dataset, {.seed = 1,
                                 .batch_size = spec.training().batch_size(),
                                 .samples = spec.training().batch_size(),
                                 .micro_batch = plan.micro_batch});
   for (int64_t step = 0; step < kSteps; ++step) {
-    for (int64_t logical = 0; logical < plan.logical_ranks; ++logical) {
+    int64_t others = 0;
+    for (int64_t logical = 0, host = 0; logical < plan.logical_ranks; ++logical) {
       const auto batch = loader.Next().value();
-      if (own_run.first <= logical && logical < own_run.end) continue;
+      while (logical >= plan::HostedBy(plan.logical_ranks, ranks, host).end) ++host;
+      if (!asks(host)) continue;
+      ++others;
       const auto* id = reinterpret_cast<const int32_t*>(static_cast<const char*>(batch.inputs) +
                                                         plan.tensors[plan.input].bytes());
       for (int64_t i = 0; i < ids.elements(); ++i) {
@@ -98,20 +104,25 @@ std::vector<int64_t> UnevenLookUps(const v1::JobSpec& spec, const plan::Plan& pl
         if (own.first <= element && element < own.end) more[step] += row;
       }
     }
-    const int64_t others = plan.logical_ranks - own_run.size();
-    more[step] -= others * plan.tensors[plan.micro_look_up.rows].bytes() / ranks;
+    more[step] -= others * plan.tensors[plan.micro_look_up.rows].bytes() / shares;
   }
   return more;
 }
 
-class GangTraffic : public ::testing::TestWithParam<Family> {};
+// With `second_owner` of each share.
+class GangTraffic : public ::testing::TestWithParam<Family> {
+ protected:
+  static void ExpectAsPlanned(const std::vector<int>& gangs, bool second_owner);
+};
 
-TEST_P(GangTraffic, IsWhatThePlanSays) {
+void GangTraffic::ExpectAsPlanned(const std::vector<int>& gangs, bool second_owner) {
   const TempFolder folder;
-  for (const int ranks : {2, 3, 5, 8}) {
+  for (const int ranks : gangs) {
     for (const auto shard : {v1::Parallel::NONE, v1::Parallel::OPTIMIZER, v1::Parallel::GRADIENTS,
                              v1::Parallel::PARAMETERS}) {
-      const v1::JobSpec spec = EightRanks(GetParam(), folder.path(), ranks, shard);
+      v1::JobSpec spec = EightRanks(GetParam(), folder.path(), ranks, shard);
+      if (second_owner) spec.mutable_resources()->set_device(v1::Resources::CPU);
+      spec.mutable_parallel()->set_second_owner(second_owner);
       const auto dataset = data::OpenDataset(spec.data(), plan::WindowingOf(spec.model())).value();
       InThreads(ranks, [&](Communicator& communicator) {
         const int rank = communicator.rank();
@@ -136,6 +147,9 @@ TEST_P(GangTraffic, IsWhatThePlanSays) {
     }
   }
 }
+
+TEST_P(GangTraffic, IsWhatThePlanSays) { ExpectAsPlanned({2, 3, 5, 8}, false); }
+TEST_P(GangTraffic, OfTwoOwnersIsWhatThePlanSays) { ExpectAsPlanned({2, 5, 6}, true); }
 
 // Keys and values of 2 heads in 4 shards: some ranks exchange the gradients of those that both
 // have.

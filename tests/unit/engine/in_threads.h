@@ -13,8 +13,10 @@
 
 namespace trainyard::engine {
 
-// Calls `rank` with the communicator of each of `ranks` ranks, all at once, and waits for all.
-inline void InThreads(int ranks, const std::function<void(Communicator&)>& rank) {
+// Calls `rank` with the communicator of each of `ranks` ranks, and how it was made, all at once,
+// and waits for all.
+inline void InThreads(int ranks,
+                      const std::function<void(Communicator&, const Rendezvous&)>& rank) {
   const auto meetings = LocalRendezvous(ranks);
   ASSERT_TRUE(meetings.ok()) << meetings.status();
   std::vector<std::thread> threads;
@@ -23,10 +25,14 @@ inline void InThreads(int ranks, const std::function<void(Communicator&)>& rank)
     threads.emplace_back([&rank, mine] {
       const auto met = Meet(mine);
       ASSERT_TRUE(met.ok()) << met.status();
-      rank(**met);
+      rank(**met, mine);
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+inline void InThreads(int ranks, const std::function<void(Communicator&)>& rank) {
+  InThreads(ranks, [&rank](Communicator& communicator, const Rendezvous&) { rank(communicator); });
 }
 
 }  // namespace trainyard::engine

@@ -57,7 +57,8 @@ absl::Status AddAcross(SumAcrossRanks& across, Communicator& gang,
   const auto n = static_cast<int64_t>(own[0].gradients.size());
   for (const plan::Bucket& bucket : plan::CutBuckets(n, {}, gang.size())) {
     if (status.ok()) status = across.Reduce(bucket, own);
-    if (status.ok()) status = across.Gather(bucket, own[0].gradients);
+    if (status.ok())
+      status = across.Gather(bucket, plan::HandingOf(bucket, gang.rank()), own[0].gradients);
   }
   return status;
 }

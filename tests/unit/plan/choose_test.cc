@@ -78,6 +78,20 @@ TEST(ChooseMesh, SharesOutNoMoreThanTheSlotsAskFor) {
   EXPECT_THAT(mesh.why, HasSubstr("; shard GRADIENTS needs "));
 }
 
+// By default every rank then keeps all of it.
+TEST(ChooseMesh, SharesOutWhatHasASecondOwner) {
+  v1::JobSpec spec = OnFourSlots();
+  spec.mutable_resources()->set_device(v1::Resources::CPU);
+  spec.mutable_parallel()->set_second_owner(true);
+  const int64_t all = BytesOf(spec), optimizer = BytesWith(spec, v1::Parallel::OPTIMIZER);
+  ASSERT_LT(optimizer, all);
+  EXPECT_EQ(Choose(spec, all).spec.parallel().shard(), v1::Parallel::SHARD_UNSPECIFIED);
+  EXPECT_EQ(Choose(spec, all - 1).spec.parallel().shard(), v1::Parallel::OPTIMIZER);
+  v1::JobSpec one = spec;
+  one.mutable_parallel()->clear_second_owner();
+  EXPECT_GT(optimizer, BytesWith(one, v1::Parallel::OPTIMIZER)) << "with one owner of each half";
+}
+
 TEST(ChooseMesh, CutsTheModelOfAJobThatWantsNoShards) {
   v1::JobSpec spec = OnFourSlots();
   spec.mutable_parallel()->set_shard(v1::Parallel::NONE);

@@ -439,6 +439,46 @@ TEST(Assignment, RanksInGroupsAreToldOfTheirOwnNumberOfSlots) {
   EXPECT_EQ(range(), std::pair(4, 4));
 }
 
+// A rank that has all of the state does not wait for others.
+TEST(Assignment, RanksThatHaveAShareAreToldWhoIsLeft) {
+  v1::JobSpec spec;
+  spec.mutable_parallel()->set_second_owner(true);
+  DesiredRank desired;
+  desired.suspend = true;
+  desired.job.uid = "0123456789";
+  desired.job.second_owner = true;
+  desired.job.state = JobState::kRunning;
+  desired.attempt.world_size = 3;
+  for (int rank = 0; rank < 3; ++rank) {
+    RankRecord& record = desired.attempt.ranks.emplace_back();
+    record.id = {"0123456789", 1, rank};
+    record.state = RankState::kRunning;
+    record.outcome = RankOutcome::kFailed;
+    record.failure = {.category = "PEER", .retryable = true, .has_state = rank != 1};
+  }
+  desired.rank = desired.attempt.ranks[2];
+  int64_t grace_ms = 0;
+  const auto told = [&](v1::Parallel::Shard shard) {
+    spec.mutable_parallel()->set_shard(shard);
+    desired.job.spec = spec.SerializeAsString();
+    const v1::Assignment assignment = MakeAssignment(desired, "file:///r", absl::Now()).value();
+    EXPECT_EQ(assignment.keep_state(), v1::Assignment::ALONE);
+    grace_ms = assignment.grace_ms();
+    return std::vector<int>(assignment.survivors().begin(), assignment.survivors().end());
+  };
+  EXPECT_EQ(told(v1::Parallel::NONE), std::vector<int>());
+  EXPECT_EQ(told(v1::Parallel::SHARD_UNSPECIFIED), std::vector<int>());
+  EXPECT_EQ(grace_ms, 20'000);
+  EXPECT_EQ(told(v1::Parallel::OPTIMIZER), (std::vector<int>{0, 2}));
+  EXPECT_EQ(grace_ms, 20'000);
+  const std::string known = DesiredFingerprint({desired});
+  desired.attempt.ranks[0].outcome = RankOutcome::kNone;  // it has not said anything
+  desired.attempt.ranks[0].failure.reset();
+  EXPECT_EQ(told(v1::Parallel::PARAMETERS), std::vector<int>());
+  EXPECT_EQ(grace_ms, 45'000) << "until it is known who is left";
+  EXPECT_NE(DesiredFingerprint({desired}), known) << "the agent is told of the change";
+}
+
 TEST(Assignment, RanksAreReachedAtThePortsOfTheirSlots) {
   EXPECT_EQ(*RankAddress("host", 3), "host:29403");
   EXPECT_EQ(*RankAddress("host:31000", 3), "host:31003");

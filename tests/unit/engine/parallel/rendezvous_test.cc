@@ -104,6 +104,45 @@ TEST(Meet, RanksBindTheirAddressesThemselvesAndNamesAreResolved) {
   EXPECT_THAT(gang.Results(), Each(""));
 }
 
+// Each process of a rank keeps its first communicator, and with it the connections, until the end.
+TEST(MeetSurvivors, ThoseThatAreLeftOfAGangMeetAnewAndAreNamedAsBefore) {
+  for (const LinkKind kind : {LinkKind::kTcp, LinkKind::kMemory}) {
+    const auto ranks = TestRendezvous(4, kind);
+    Gang gang(ranks, [](const Rendezvous& rendezvous, const Gang::Say&) -> std::string {
+      const auto met = Meet(rendezvous);
+      if (!met.ok()) return met.status().ToString();
+      const absl::Status all_have_met = (*met)->Barrier();
+      if (rendezvous.rank == 1) _exit(66);
+      const absl::Status broken = all_have_met.ok() ? (*met)->Barrier() : all_have_met;
+      if (broken.ok()) return "nobody was lost";
+      const auto again = MeetSurvivors(rendezvous, {0, 2, 3});
+      if (!again.ok()) return again.status().ToString();
+      const absl::Status together = (*again)->Barrier();
+      return absl::StrCat(together.ToString(), ", ", (*again)->rank(), " of ", (*again)->size(),
+                          ", ", (*again)->name(2).substr(0, 6));
+    });
+    const auto results = gang.Results();
+    EXPECT_EQ(results[0], "OK, 0 of 3, rank 3");
+    EXPECT_EQ(results[2], "OK, 1 of 3, rank 3");
+    EXPECT_EQ(results[3], "OK, 2 of 3, rank 3");
+  }
+}
+
+TEST(MeetSurvivors, RanksThatNameOthersDoNotMeet) {
+  const auto ranks = TestRendezvous(3, LinkKind::kTcp);
+  Gang gang(ranks, [](const Rendezvous& rendezvous, const Gang::Say&) -> std::string {
+    const auto met = Meet(rendezvous);
+    if (!met.ok() || rendezvous.rank == 2) return met.status().ToString();
+    const std::vector<int> survivors =
+        rendezvous.rank == 0 ? std::vector<int>{0, 1} : std::vector<int>{0, 1, 2};
+    return std::string(MeetSurvivors(rendezvous, survivors).status().message());
+  });
+  for (const int rank : {0, 1}) {
+    EXPECT_THAT(gang.Result(rank), AllOf(HasSubstr("ranks 0,1 are left of test"),
+                                         HasSubstr("ranks 0,1,2 are left of test")));
+  }
+}
+
 TEST(Meet, OneRankWantsNoSharedMemoryAndTheOthersUseBothKinds) {
   auto ranks = TestRendezvous(4, LinkKind::kMemory);
   ranks[1].allow_shared_memory = false;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "executor/plan/graph/ops.h"
@@ -111,6 +112,99 @@ TEST(Shares, EveryLeafHasOneOwnerThatCanHaveAllOfIt) {
         ASSERT_TRUE(has[owner[i / kLeaf]].contains(i)) << i << " of " << c.elements;
       }
     }
+  }
+}
+
+// Cases of slices with two owners.
+struct Owned {
+  int64_t ranks = 0;
+  std::vector<Bucket> buckets;
+};
+std::vector<Owned> TwoOwners() {
+  std::vector<Owned> all;
+  for (const Case& c : kCases) {
+    for (const int64_t ranks : {2, 3, 4, 5, 8, 9}) {
+      all.push_back({ranks, CutBuckets(c.elements, c.whole, ranks, {}, 2)});
+    }
+  }
+  return all;
+}
+
+TEST(TwoOwners, AnyHalfOfTheRanksThatAreNeighboursMayBeLost) {
+  for (const auto& [ranks, buckets] : TwoOwners()) {
+    for (int64_t first = 0; first < ranks; ++first) {
+      std::vector<int64_t> left;
+      for (int64_t r = 0; r < ranks; ++r) {
+        if ((r - first + ranks) % ranks >= ranks / 2) left.push_back(r);
+      }
+      EXPECT_TRUE(CoverAll(BucketsOf(buckets, left))) << ranks << " ranks, lost from " << first;
+    }
+    int64_t sum = 0, elements = 0;
+    for (const Bucket& bucket : buckets) {
+      elements += bucket.elements.size();
+      for (const ElementRange& slice : bucket.slices) sum += slice.size();
+    }
+    EXPECT_GE(sum, 2 * elements);
+    EXPECT_LE(sum, 3 * elements) << "those of an odd number of ranks have one more";
+    if (ranks % 2 == 0) {
+      EXPECT_EQ(sum, 2 * elements);
+    }
+  }
+  const std::vector<Bucket> four = CutBuckets(100 * kLeaf, {}, 4, {}, 2);
+  EXPECT_FALSE(CoverAll(BucketsOf(four, {0, 2}))) << "the owners of the other half are lost";
+}
+
+// Every rank gets what it does not have, each slice once, and who sends knows it.
+TEST(TwoOwners, EachSliceReachesAllRanksOnce) {
+  for (const auto& [ranks, buckets] : TwoOwners()) {
+    for (const Bucket& bucket : buckets) {
+      for (int64_t rank = 0; rank < ranks; ++rank) {
+        const Handing handing = HandingOf(bucket, rank);
+        int64_t received = bucket.slices[rank].size();
+        for (int64_t other = 0; other < ranks; ++other) {
+          EXPECT_EQ(handing.from[other], HandingOf(bucket, other).to[rank]);
+          if (handing.from[other]) received += bucket.slices[other].size();
+        }
+        EXPECT_EQ(received, bucket.elements.size());
+      }
+    }
+  }
+}
+
+TEST(TwoOwners, TheSourceIsInTheSameHalf) {
+  EXPECT_EQ(SourceOf(1, 2, 0, 4), 1);
+  EXPECT_EQ(SourceOf(1, 2, 2, 4), 3);
+  EXPECT_EQ(SourceOf(0, 2, 4, 5), 4);
+  EXPECT_EQ(SourceOf(1, 2, 4, 5), 3);
+  for (const int64_t ranks : {2, 3, 4, 5, 8, 9}) {
+    const std::vector<Bucket> buckets = CutBuckets(1000 * kLeaf, {}, ranks, {}, 2);
+    const int64_t slices = SlicesFor(ranks, 2);
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      const Handing handing = HandingOf(buckets[0], rank);
+      for (int64_t slice = 0; slice < slices; ++slice) {
+        if (slice == rank % slices) continue;
+        EXPECT_TRUE(handing.from[SourceOf(slice, slices, rank, ranks)]) << "by both rules";
+      }
+    }
+  }
+}
+
+TEST(TwoOwners, EachOwnerOfALeafGetsTheRestOfIt) {
+  for (const auto& [ranks, buckets] : TwoOwners()) {
+    std::vector<int64_t> given(ranks), missing(ranks);
+    for (const SharedLeaf& leaf : DividedLeaves(buckets)) given[leaf.owner] += leaf.elements.size();
+    const std::vector<RankSlice> slices = SlicesInOrder(buckets);
+    for (const RankSlice& slice : slices) {
+      const int64_t end =
+          std::min(slices.back().elements.end, LeavesOf(slice.elements).end * kLeaf);
+      if (LeavesOf(slice.elements).size() == 0) continue;
+      for (int64_t rank = 0; rank < ranks; ++rank) {
+        if (buckets[slice.bucket].slices[rank] == slice.elements) {
+          missing[rank] += end - slice.elements.end;
+        }
+      }
+    }
+    EXPECT_EQ(given, missing) << ranks << " ranks";
   }
 }
 

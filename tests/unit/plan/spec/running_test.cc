@@ -147,16 +147,6 @@ const std::vector<BadSpec>& RunningTable() {
        "spec.parallel.second_owner: true with spec.parallel.tensor or pipeline above 1 is not "
        "built "
        "yet; leave it out, or use 1"},
-      {"second owners of what ranks share out", MlpSpec,
-       [](auto& s) {
-         s.mutable_resources()->set_max_slots(2);
-         s.mutable_resources()->set_device(v1::Resources::CPU);
-         s.mutable_parallel()->set_shard(v1::Parallel::OPTIMIZER);
-         s.mutable_parallel()->set_second_owner(true);
-       },
-       kUnbuilt,
-       "spec.parallel.shard: OPTIMIZER with spec.parallel.second_owner is not built yet; use NONE, "
-       "or leave second_owner out"},
       {"more shards of layers than can be planned", GptSpec,
        [](auto& s) {
          s.mutable_model()->mutable_gpt()->set_layers(100);
