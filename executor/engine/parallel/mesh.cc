@@ -52,9 +52,11 @@ class Mesh : public Communicator {
     watch_.SetWhereabouts({.calls = ++calls_, .last = collective(), .inside = true});
     absl::Status status = Begin(transfers);
     if (status.ok()) status = Finish();
+    // The ranks are out of step now, whatever it was. Others must not take this one for one that
+    // has gone on without them: to them it is still inside.
+    if (!status.ok()) return watch_.Fail(std::move(status));
     watch_.SetWhereabouts({.calls = calls_, .last = collective(), .inside = false});
-    // The ranks are out of step now, whatever it was.
-    return status.ok() ? status : watch_.Fail(std::move(status));
+    return status;
   }
 
   void Abort(absl::Status why) override {
