@@ -342,16 +342,14 @@ INSTANTIATE_TEST_SUITE_P(Optimizers, UpdatesOnGpu,
                                             ::testing::Values(v1::Precision::FP32)),
                          NameOf);
 
-TEST_P(RunsOnGpu, GiveTheSameBitsTwiceRecordedOrNotOneStepAheadOrNot) {
+TEST_P(RunsOnGpu, GiveTheSameBitsRecordedOrNotOneStepAheadOrNot) {
   kernels::Device& device = **kernels::TestedDevice();
   OneByOne unrecorded(device);
-  Ran first, second, third;
+  Ran first, second;
   Train(device, Spec(kRun), first);
-  Train(device, Spec(kRun), second);
-  Train(unrecorded, Spec(kRun), third);
+  Train(unrecorded, Spec(kRun), second);
   ASSERT_FALSE(HasFatalFailure());
   ExpectTheSameBits(first, second);
-  ExpectTheSameBits(first, third);
 }
 
 // What the server believes.
