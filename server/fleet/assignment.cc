@@ -25,7 +25,7 @@ constexpr absl::Duration kTimeToNotice = absl::Seconds(10);
 constexpr absl::Duration kTimeToHearOfOthers = absl::Seconds(35);  // and a lease
 constexpr absl::Duration kTimeToLeaveState = absl::Seconds(20);
 
-// Whether ranks keep only a share of the state.
+// Whether ranks keep only a share of the state: not by default, with parallel.second_owner.
 bool HasShares(const v1::JobSpec& spec) {
   const v1::Parallel::Shard shard = spec.parallel().shard();
   return shard != v1::Parallel::NONE && shard != v1::Parallel::SHARD_UNSPECIFIED;
