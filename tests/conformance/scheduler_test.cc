@@ -295,7 +295,8 @@ TEST_P(StoreSuite, LeasesOfManyNodesAreRenewedTogetherAndAnsweredEachForItself) 
   ASSERT_OK(scheduler().Apply(Lead(), {.lost_nodes = {Stands("n3")}}).status());
   const auto beats = [this] {
     std::vector<int64_t> all;
-    for (const NodeRecord& node : *fleet().ListNodes()) all.push_back(node.beat);
+    const std::vector<NodeRecord> nodes = *fleet().ListNodes();
+    for (const NodeRecord& node : nodes) all.push_back(node.beat);
     return all;
   };
   const std::vector<int64_t> before = beats();

@@ -44,9 +44,8 @@ class SecondOwnerSuite : public StoreSuite {
 
   std::vector<int64_t> Steps(const JobRecord& job) {
     std::vector<int64_t> steps;
-    for (const MetricRow& row : jobs().ReadMetrics(job.uid, {}).value()) {
-      steps.push_back(row.point.step);
-    }
+    const std::vector<MetricRow> rows = *jobs().ReadMetrics(job.uid, {});
+    for (const MetricRow& row : rows) steps.push_back(row.point.step);
     return steps;
   }
 };
