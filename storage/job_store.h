@@ -82,9 +82,9 @@ class JobStore {
   virtual absl::StatusOr<JobRecord> Resume(const JobName& name, int64_t version,
                                            const Reason& reason) = 0;
 
-  // From now on the job runs on any number of slots in `range`; what that may be, the caller knows.
-  // Unchanged, whatever the version, if it does so already. kFailedPrecondition: it has ended.
-  // `by`: who asks, for the feed.
+  // From now on the job runs on any number of slots in `range`, and in its layout; what these may
+  // be, the caller knows. Unchanged, whatever the version, if it does so already.
+  // kFailedPrecondition: it has ended. `by`: who asks, for the feed.
   virtual absl::StatusOr<JobRecord> SetSlotRange(const JobName& name, int64_t version,
                                                  const SlotRange& range, const std::string& by) = 0;
 

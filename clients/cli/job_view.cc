@@ -120,6 +120,21 @@ std::string RanksText(const v1::JobSpec& spec) {
       slots == 1 ? " logical ranks" : absl::StrCat(" of the ", logical, " logical ranks"));
 }
 
+namespace {
+
+// The spec with what ResizeJob may have changed since.
+v1::JobSpec SpecOfNow(const v1::Job& job) {
+  v1::JobSpec spec = job.spec();
+  if (job.shard() == v1::Parallel::SHARD_UNSPECIFIED) return spec;  // a server of before
+  spec.mutable_resources()->set_min_slots(job.min_slots());
+  spec.mutable_resources()->set_max_slots(job.max_slots());
+  spec.mutable_parallel()->set_shard(job.shard());
+  *spec.mutable_parallel()->mutable_layout() = job.layout();
+  return spec;
+}
+
+}  // namespace
+
 std::string RenderJob(const Terminal& terminal, const v1::Job& raw, absl::Time now) {
   const v1::Job job = Shown(raw);
   Fields fields = {{"job", job.name()},
@@ -136,8 +151,11 @@ std::string RenderJob(const Terminal& terminal, const v1::Job& raw, absl::Time n
     std::sort(labels.begin(), labels.end());
     fields.emplace_back("labels", absl::StrJoin(labels, ", "));
   }
-  if (const std::string ranks = RanksText(job.spec()); !ranks.empty()) {
+  if (const std::string ranks = RanksText(SpecOfNow(job)); !ranks.empty()) {
     fields.emplace_back("ranks", ranks);
+  }
+  if (job.max_slots() > 1 && job.shard() != v1::Parallel::SHARD_UNSPECIFIED) {
+    fields.emplace_back("shard", v1::Parallel::Shard_Name(job.shard()));
   }
   if (job.has_plan()) {
     fields.emplace_back("parameters", FormatCount(job.plan().parameters()));

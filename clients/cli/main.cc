@@ -56,7 +56,8 @@ int TellUsage(const CLI::App& root, const CLI::ParseError& error, int argc, char
   const CLI::App* command = FindCommand(root, argc, argv, stray);
   std::vector<std::string> names;
   for (const CLI::App* sub : command->get_subcommands(nullptr)) {
-    if (!sub->get_group().empty()) names.push_back(sub->get_name());
+    const bool is_option_group = sub->get_name().empty();
+    if (!is_option_group && !sub->get_group().empty()) names.push_back(sub->get_name());
   }
   std::string path = command == &root ? "" : command->get_name();
   for (const CLI::App* at = command; at != &root && at->get_parent() != &root;) {

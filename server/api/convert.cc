@@ -6,6 +6,8 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "executor/plan/spec/layout_change.h"
+#include "executor/plan/spec/mesh.h"
 #include "server/api/names.h"
 #include "storage/base/status.h"
 
@@ -51,6 +53,13 @@ struct FeedItemFiller {
   void operator()(const MetricRun&) const {}  // stores give out single points
 };
 
+// `proto`: of a job or a gang.
+template <typename Proto>
+void FillLayout(const v1::JobSpec& spec, Proto& proto) {
+  if (spec.parallel().has_layout()) *proto.mutable_layout() = spec.parallel().layout();
+  proto.set_shard(plan::StateSharedOut(spec));
+}
+
 }  // namespace
 
 void SetTimestamp(absl::Time time, google::protobuf::Timestamp& out) {
@@ -91,6 +100,13 @@ absl::StatusOr<v1::Job> ToProto(const JobRecord& job) {
   proto.set_slots(job.slots);
   proto.set_min_slots(job.min_slots);
   proto.set_max_slots(job.max_slots);
+  if (job.layout.empty()) {
+    FillLayout(proto.spec(), proto);
+  } else {
+    v1::JobSpec spec = proto.spec();
+    TY_RETURN_IF_ERROR(plan::SetLayout(job.layout, *spec.mutable_parallel()));
+    FillLayout(spec, proto);
+  }
   *proto.mutable_reason() = ToProto(job.reason);
   proto.set_creator(job.creator);
   if (IsSet(job.create_time)) SetTimestamp(job.create_time, *proto.mutable_create_time());
@@ -166,6 +182,10 @@ v1::Gang ToProto(const JobRecord& job, const AttemptRecord& attempt,
   v1::Gang gang;
   gang.set_job(FormatJobName({job.project, job.job_id}));
   gang.set_attempt(attempt.attempt);
+  if (v1::JobSpec spec; spec.ParseFromString(job.spec) &&
+                        plan::SetLayout(attempt.layout, *spec.mutable_parallel()).ok()) {
+    FillLayout(spec, gang);
+  }
   for (const RankRecord& record : attempt.ranks) {
     v1::Gang::Rank& rank = *gang.add_ranks();
     rank.set_rank(record.id.rank);

@@ -8,6 +8,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "executor/plan/layouts.h"
+#include "executor/plan/spec/layout_change.h"
 #include "executor/plan/spec/mesh.h"
 #include "executor/plan/spec/spec.h"
 #include "server/api/convert.h"
@@ -89,6 +90,31 @@ absl::StatusOr<std::vector<plan::JobLayout>> LayoutsAskedFor(const v1::PlanLayou
 absl::Status CheckRate(const char* field, double rate) {
   if (rate >= 0 && std::isfinite(rate)) return absl::OkStatus();
   return FieldError(field, rate, "a number above 0, or 0 where it is not known");
+}
+
+absl::StatusOr<v1::JobSpec> StoredSpecOf(const JobRecord& job) {
+  v1::JobSpec spec;
+  if (spec.ParseFromString(job.spec)) return spec;
+  return absl::InternalError(absl::StrCat("the stored spec of ", job.job_id, " cannot be read"));
+}
+
+bool AsksForLayout(const v1::ResizeJobRequest& request) {
+  return request.has_layout() || request.shard() != v1::Parallel::SHARD_UNSPECIFIED;
+}
+
+bool AsksForChange(const v1::ResizeJobRequest& request) {
+  return request.has_min_slots() || request.has_max_slots() || AsksForLayout(request);
+}
+
+void TakeLayout(const v1::ResizeJobRequest& request, v1::Parallel& parallel) {
+  if (request.has_layout()) *parallel.mutable_layout() = request.layout();
+  if (request.shard() != v1::Parallel::SHARD_UNSPECIFIED) parallel.set_shard(request.shard());
+}
+
+// What is stored of the layout of `spec` beside one that was submitted in `submitted`.
+std::string LayoutBeside(const std::string& submitted, const v1::JobSpec& spec) {
+  std::string text = plan::LayoutText(spec);
+  return text == submitted ? "" : text;
 }
 
 v1::JobSpec WithoutAuto(const JobRecord& job) {
@@ -193,19 +219,23 @@ JobIntake::Plan JobIntake::MakeOpenPlan(JobRecord job, SteadyTime until, const G
 
 absl::StatusOr<SlotRange> JobIntake::CheckRange(const v1::ResizeJobRequest& request,
                                                 const JobRecord& job) {
-  if (!request.has_min_slots() && !request.has_max_slots()) {
-    return absl::InvalidArgumentError("min_slots, max_slots: found neither, expected one of them");
+  if (!AsksForChange(request)) {
+    return absl::InvalidArgumentError(
+        "min_slots, max_slots, layout, shard: found none, expected one of them");
   }
-  v1::JobSpec spec;
-  if (!spec.ParseFromString(job.spec)) {
-    return absl::InternalError(absl::StrCat("the stored spec of ", job.job_id, " cannot be read"));
-  }
+  TY_ASSIGN_OR_RETURN(v1::JobSpec spec, StoredSpecOf(job));
+  const std::string submitted = plan::LayoutText(spec);
+  TY_RETURN_IF_ERROR(plan::SetLayout(job.layout, *spec.mutable_parallel()));
+  TakeLayout(request, *spec.mutable_parallel());
+  TY_RETURN_IF_ERROR(plan::CheckLayout(spec.parallel()));
   SlotRange range{.min_slots = request.has_min_slots() ? request.min_slots() : job.min_slots,
                   .max_slots = request.has_max_slots() ? request.max_slots() : job.max_slots,
                   .bytes_per_slot = job.bytes_per_slot,
-                  .slot_step = static_cast<int>(plan::RanksInGroup(spec.parallel()))};
-  const int sharing = range.slot_step;
-  const int most = std::max(1, spec.parallel().logical_ranks()) * sharing;
+                  .slot_step = static_cast<int>(plan::RanksInGroup(spec.parallel())),
+                  .group_ranks = std::max(1, spec.parallel().layout().tensor()),
+                  .layout = job.layout};
+  const int64_t sharing = plan::RanksInGroup(spec.parallel());
+  const int64_t most = std::max(1, spec.parallel().logical_ranks()) * sharing;
   const std::string expected =
       sharing == 1
           ? absl::StrCat("1 to ", most,
@@ -225,10 +255,19 @@ absl::StatusOr<SlotRange> JobIntake::CheckRange(const v1::ResizeJobRequest& requ
                             absl::StrCat("at most max_slots, which is ", range.max_slots));
   }
   const bool same = range.min_slots == job.min_slots && range.max_slots == job.max_slots;
-  if (same || IsTerminal(job.state)) return range;
+  if (IsTerminal(job.state)) {  // refused, unless nothing changes
+    range.layout = LayoutBeside(submitted, spec);
+    return range;
+  }
+  if (same && !AsksForLayout(request)) return range;
   spec.mutable_resources()->set_min_slots(range.min_slots);
   spec.mutable_resources()->set_max_slots(range.max_slots);
-  TY_RETURN_IF_ERROR(plan::ResolveSpec(spec).status());
+  TY_ASSIGN_OR_RETURN(spec, plan::ResolveSpec(spec));
+  if (AsksForLayout(request)) {
+    range.layout = LayoutBeside(submitted, spec);
+    range.layout_in_words = plan::DescribeLayout(spec);
+  }
+  if (same && range.layout == job.layout) return range;
   JobRecord resized = job;
   resized.spec = spec.SerializeAsString();
   resized.min_slots = range.min_slots;

@@ -7,6 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "executor/plan/spec/layout_change.h"
+#include "executor/plan/spec/mesh.h"
 #include "storage/base/digest.h"
 #include "storage/base/status.h"
 #include "storage/job_store.h"
@@ -25,11 +27,8 @@ constexpr absl::Duration kTimeToNotice = absl::Seconds(10);
 constexpr absl::Duration kTimeToHearOfOthers = absl::Seconds(35);  // and a lease
 constexpr absl::Duration kTimeToLeaveState = absl::Seconds(20);
 
-// Whether ranks keep only a share of the state: not by default, with parallel.second_owner.
-bool HasShares(const v1::JobSpec& spec) {
-  const v1::Parallel::Shard shard = spec.parallel().shard();
-  return shard != v1::Parallel::NONE && shard != v1::Parallel::SHARD_UNSPECIFIED;
-}
+// Whether ranks keep only a share of the state.
+bool HasShares(const v1::JobSpec& spec) { return plan::StateSharedOut(spec) != v1::Parallel::NONE; }
 
 // How long a rank may take to leave that is suspended.
 absl::Duration GraceFor(const DesiredRank& desired, const v1::Assignment& assignment,
@@ -107,7 +106,11 @@ absl::StatusOr<v1::Assignment> MakeAssignment(const DesiredRank& desired, const 
     return absl::InternalError(
         absl::StrCat(assignment.job_name(), ": the stored spec cannot be read"));
   }
-  if (desired.job.slot_step > 1) {  // workers of before know no range of it
+  v1::Parallel& parallel = *assignment.mutable_spec()->mutable_parallel();
+  TY_RETURN_IF_ERROR(plan::SetLayout(desired.attempt.layout, parallel));
+  // Workers of before know no range of a gang whose ranks share. That of the job may be one of
+  // another layout.
+  if (plan::RanksInGroup(parallel) > 1 || !desired.attempt.layout.empty()) {
     assignment.mutable_spec()->mutable_resources()->set_min_slots(desired.attempt.world_size);
     assignment.mutable_spec()->mutable_resources()->set_max_slots(desired.attempt.world_size);
   }
@@ -150,7 +153,9 @@ namespace {
 std::string OfBrokenGang(const DesiredRank& rank) {
   if (!MayLeaveState(rank.job, rank.attempt, rank.rank)) return "";
   v1::JobSpec spec;
-  const bool shares = spec.ParseFromString(rank.job.spec) && HasShares(spec);
+  const bool shares = spec.ParseFromString(rank.job.spec) &&
+                      plan::SetLayout(rank.attempt.layout, *spec.mutable_parallel()).ok() &&
+                      HasShares(spec);
   return shares ? absl::StrCat("broken ", absl::StrJoin(SurvivorsOf(rank.attempt), ",")) : "broken";
 }
 

@@ -69,7 +69,8 @@ int UsefulSlots(const JobRecord& job, int slots) {
 bool IsElastic(const JobRecord& job, const AttemptRecord& attempt) {
   const int slots = static_cast<int>(attempt.ranks.size());
   if (slots == 0) return false;
-  return job.min_slots < job.max_slots || slots > job.max_slots || slots < job.min_slots;
+  return job.min_slots < job.max_slots || slots > job.max_slots || slots < job.min_slots ||
+         attempt.layout != job.layout;
 }
 
 std::optional<Resize> StayElsewhere(const JobRecord& job, const AttemptRecord& attempt,
@@ -102,13 +103,32 @@ Elastic::Elastic(const Cluster& cluster, const PlannerOptions& options, SlotTabl
   FindGangs(cluster);
   LookAhead(cluster);
   for (Gang& gang : gangs_) {
-    const size_t most = static_cast<size_t>(gang.job->max_slots);
-    if (gang.ranks.size() <= most) continue;
-    std::vector<size_t> go = ThatCouldGo(gang, {}, {}).ranks;
-    go.resize(gang.ranks.size() - most);
-    Drop(gang, std::move(go));
-    Decide(gang, false, absl::StrCat("it was asked to take at most ", most));
+    TakeWhatIsTooMuch(gang);
+    ChangeLayout(gang);
   }
+}
+
+void Elastic::TakeWhatIsTooMuch(Gang& gang) {
+  const size_t most = static_cast<size_t>(gang.job->max_slots);
+  if (gang.ranks.size() <= most) return;
+  std::vector<size_t> go = ThatCouldGo(gang, {}, {}).ranks;
+  go.resize(gang.ranks.size() - most);
+  Drop(gang, std::move(go));
+  Decide(gang, false, absl::StrCat("it was asked to take at most ", most));
+}
+
+// A gang that is resized anyway takes its new layout with that, and one that has too few slots for
+// it when it gets more (Grow).
+void Elastic::ChangeLayout(Gang& gang) {
+  const size_t whole = WholeSteps(*gang.job, gang.ranks.size());
+  if (gang.attempt->layout == gang.job->layout || gang.decision.has_value() ||
+      static_cast<int>(whole) < LeastOf(*gang.job)) {
+    return;
+  }
+  std::vector<size_t> go = ThatCouldGo(gang, {}, {}).ranks;
+  go.resize(gang.ranks.size() - whole);
+  Drop(gang, std::move(go));
+  Decide(gang, false, "it was asked to go on in another layout");
 }
 
 // The slots of gangs that are still leaving.

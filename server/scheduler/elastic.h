@@ -23,7 +23,8 @@ namespace trainyard {
 // sets the pace. Whole steps of the job (slot_step).
 int UsefulSlots(const JobRecord& job, int slots);
 
-// Whether the slots of a running job may change: it has more or fewer than it should or could.
+// Whether the slots of a running job may change: it has more or fewer than it should or could, or
+// is to share its work out among them in another layout.
 bool IsElastic(const JobRecord& job, const AttemptRecord& attempt);
 
 // From when on a running job may take slots that nobody else can use: they have been there for
@@ -75,6 +76,8 @@ class Elastic {
   };
 
   void KeepForResizes(const Cluster& cluster);
+  void TakeWhatIsTooMuch(Gang& gang);
+  void ChangeLayout(Gang& gang);
   void PlaceResized(const Cluster& cluster);
   void FindGangs(const Cluster& cluster);
   void LookAhead(const Cluster& cluster);

@@ -1,10 +1,12 @@
 #include "server/scheduler/explain.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "executor/plan/spec/layout_change.h"
 #include "server/scheduler/elastic.h"
 #include "server/scheduler/explain_arithmetic.h"
 #include "server/scheduler/health.h"
@@ -73,6 +75,9 @@ void DescribeSlots(const JobRecord& job, const AttemptRecord& attempt,
   const int slots = static_cast<int>(attempt.ranks.size());
   details.push_back(absl::StrCat("runs on ", slots, slots == 1 ? " slot" : " slots",
                                  "; it may have ", DescribeRange(job)));
+  if (attempt.layout != job.layout) {
+    details.push_back("goes on in the layout that it was asked for once it has the slots for it");
+  }
   if (slots < job.min_slots) {
     details.push_back(
         absl::StrCat("gets ", job.min_slots, " slots",
@@ -97,11 +102,25 @@ void DescribeSlots(const JobRecord& job, const AttemptRecord& attempt,
       "as long as its start took"));
 }
 
-std::string DescribeAttempt(const AttemptRecord& attempt, int group) {
+// What the attempt was placed with; nothing where the spec is not known.
+std::optional<v1::JobSpec> SpecOf(const JobRecord& job, const AttemptRecord& attempt) {
+  v1::JobSpec spec;
+  const bool known = !job.spec.empty() && spec.ParseFromString(job.spec) &&
+                     plan::SetLayout(attempt.layout, *spec.mutable_parallel()).ok();
+  return known ? std::optional(std::move(spec)) : std::nullopt;
+}
+
+std::string DescribeAttempt(const AttemptRecord& attempt, const JobRecord& job) {
+  const std::optional<v1::JobSpec> spec = SpecOf(job, attempt);
+  const int group =
+      spec.has_value() ? std::max(1, spec->parallel().layout().tensor()) : job.group_ranks;
   std::string text = absl::StrCat(
       "attempt ", attempt.attempt, ": placed at ", Time(attempt.create_time), " on ",
       attempt.ranks.size() == 1 ? "" : absl::StrCat(attempt.ranks.size(), " slots of "),
       absl::StrJoin(NodesOf(attempt), ", "), " from step ", attempt.restore_step);
+  if (spec.has_value() && !(attempt.layout.empty() && job.layout.empty())) {
+    absl::StrAppend(&text, " in the layout ", plan::DescribeLayout(*spec));
+  }
   if (const std::string over = DescribeGroupsOverNodes(SlotsOf(attempt), group); !over.empty()) {
     absl::StrAppend(&text, "; ", over);
   }
@@ -252,7 +271,7 @@ Explanation Explain(const JobRecord& job, const std::vector<AttemptRecord>& atte
   if (elastic) DescribeSlots(job, attempts.back(), snapshot, options, explanation.details);
   const size_t skipped = attempts.size() > kMostAttempts ? attempts.size() - kMostAttempts : 0;
   for (size_t i = skipped; i < attempts.size(); ++i) {
-    explanation.details.push_back(DescribeAttempt(attempts[i], job.group_ranks));
+    explanation.details.push_back(DescribeAttempt(attempts[i], job));
   }
   if (job.failure.has_value()) {
     explanation.details.push_back(absl::StrCat(

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "executor/plan/spec/layout_change.h"
 
 namespace trainyard {
 namespace {
@@ -18,7 +19,8 @@ SpecChanges::SpecChanges(const JobRecord& job, AcceptsSpec accepts)
       min_slots_(std::max(1, job.min_slots)),
       max_slots_(std::max(min_slots_, job.max_slots)),
       slot_step_(std::max(1, job.slot_step)) {
-  known_ = !job.spec.empty() && spec_.ParseFromString(job.spec);
+  known_ = !job.spec.empty() && spec_.ParseFromString(job.spec) &&
+           plan::SetLayout(job.layout, *spec_.mutable_parallel()).ok();
 }
 
 template <typename Change>

@@ -196,6 +196,7 @@ JobRecord JobOf(const pqxx::row& row) {
   job.group_ranks = row["group_ranks"].as<int>();
   job.slot_step = row["slot_step"].as<int>();
   job.second_owner = row["second_owner"].as<bool>();
+  job.layout = TextOf(row, "layout");
   job.min_slots = row["min_slots"].as<int>();
   job.max_slots = std::max(row["max_slots"].as<int>(), row["most_slots"].as<int>());
   job.resize = ResizeIn(row["resize"]);
@@ -240,6 +241,7 @@ std::vector<AttemptRecord> AttemptsOf(const pqxx::result& rows) {
       attempt.job_uid = job_uid;
       attempt.attempt = number;
       attempt.world_size = row["world_size"].as<int>();
+      attempt.layout = TextOf(row, "layout");
       attempt.restore_step = row["restore_step"].as<int64_t>();
       attempt.restore_uri = TextOf(row, "restore_uri");
       attempt.restore_manifest_sha256 = TextOf(row, "restore_manifest_sha256");

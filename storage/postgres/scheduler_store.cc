@@ -311,8 +311,8 @@ absl::Status Applier::WriteFeedsOfPlaced(const std::map<std::string, int64_t>& n
 }
 
 void Applier::WriteRanks() {
-  std::vector<std::string> uids, uris, manifests, rank_uids, nodes, slots, holders, instances,
-      claims;
+  std::vector<std::string> uids, uris, manifests, layouts, rank_uids, nodes, slots, holders,
+      instances, claims;
   std::vector<int64_t> steps, attempts;
   std::vector<int> sizes, ranks;
   for (const Placed& placed : placed_) {
@@ -322,6 +322,7 @@ void Applier::WriteRanks() {
     steps.push_back(attempt.restore_step);
     uris.push_back(attempt.restore_uri);
     manifests.push_back(attempt.restore_manifest_sha256);
+    layouts.push_back(attempt.layout);
     for (const RankRecord& rank : attempt.ranks) {
       rank_uids.push_back(attempt.job_uid);
       attempts.push_back(attempt.attempt);
@@ -334,7 +335,7 @@ void Applier::WriteRanks() {
     }
   }
   RunPlanned(kInsertRanks, Params(rank_uids, attempts, ranks, nodes, slots, holders, instances,
-                                  claims, uids, sizes, steps, uris, manifests, now_));
+                                  claims, uids, sizes, steps, uris, manifests, now_, layouts));
 }
 
 void Applier::ApplyReasons() {

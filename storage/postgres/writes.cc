@@ -160,11 +160,11 @@ absl::Status RequireJob(Transaction& transaction, const std::string& uid) {
 
 void WriteSlots(Transaction& transaction, const JobRecord& before, const JobRecord& job) {
   const bool changed = job.min_slots != before.min_slots || job.max_slots != before.max_slots ||
-                       job.resize != before.resize;
+                       job.resize != before.resize || job.layout != before.layout;
   if (!changed) return;
-  transaction.Run(kUpdateSlots,
-                  Params(job.uid, job.min_slots, StoredMaxSlots(job), job.bytes_per_slot,
-                         ResizeJson(job.resize), job.slot_step, StoredMostSlots(job)));
+  transaction.Run(kUpdateSlots, Params(job.uid, job.min_slots, StoredMaxSlots(job),
+                                       job.bytes_per_slot, ResizeJson(job.resize), job.slot_step,
+                                       StoredMostSlots(job), job.group_ranks, job.layout));
 }
 
 absl::StatusOr<int64_t> WriteJob(Transaction& transaction, const JobRecord& before,

@@ -187,6 +187,7 @@ Placed PlaceJob(const JobRecord& job, const std::vector<RankRecord>& ranks,
   attempt.job_uid = job.uid;
   attempt.attempt = job.attempt + 1;
   attempt.world_size = static_cast<int>(ranks.size());
+  attempt.layout = job.layout;
   attempt.create_time = now;
   if (newest != nullptr) {
     attempt.restore_step = newest->step;
@@ -247,13 +248,18 @@ absl::StatusOr<JobChange> SetSlotRange(const JobRecord& job, int64_t version,
                                        const SlotRange& range, const std::string& by,
                                        absl::Time now) {
   JobChange change{.job = job};
-  if (job.min_slots == range.min_slots && job.max_slots == range.max_slots) return change;
+  const bool other_layout = job.layout != range.layout;
+  if (job.min_slots == range.min_slots && job.max_slots == range.max_slots && !other_layout) {
+    return change;
+  }
   TY_RETURN_IF_ERROR(CheckVersion(job, version));
   if (IsTerminal(job.state)) return Forbidden(job, "resized");
   change.job.min_slots = range.min_slots;
   change.job.max_slots = range.max_slots;
   change.job.bytes_per_slot = range.bytes_per_slot;
   change.job.slot_step = range.slot_step;
+  change.job.group_ranks = range.group_ranks;
+  change.job.layout = range.layout;
   TY_RETURN_IF_ERROR(CheckSubmission(change.job));
   change.job.version += 1;
   change.changed = true;
@@ -261,8 +267,10 @@ absl::StatusOr<JobChange> SetSlotRange(const JobRecord& job, int64_t version,
       {.time = now,
        .attempt = job.attempt,
        .what = NoticeRecord{.message = absl::StrCat("takes ", DescribeRange(change.job),
-                                                    " from now on, as ", by, " asked; it was ",
-                                                    DescribeRange(job))}});
+                                                    other_layout ? " in the layout " : "",
+                                                    range.layout_in_words, " from now on, as ", by,
+                                                    " asked; it was ", DescribeRange(job),
+                                                    other_layout ? " in another layout" : "")}});
   return change;
 }
 

@@ -189,7 +189,11 @@ struct SlotRange {
   int min_slots = 1;
   int max_slots = 1;
   int64_t bytes_per_slot = 0;
-  int slot_step = 1;  // as JobRecord has it
+  // As JobRecord has them.
+  int slot_step = 1;
+  int group_ranks = 1;
+  std::string layout;
+  std::string layout_in_words;  // for the feed, if `layout` is another one than before
 };
 
 struct JobRecord {
@@ -204,10 +208,7 @@ struct JobRecord {
   std::map<std::string, std::string> labels;
   int priority = 0;
   int logical_ranks = 0;  // the most ranks that it can have; 0: not known, of a server of before
-  // So many neighbours among its ranks share shards (parallel.layout.tensor): they are best on one
-  // node. 1: none, or not known, of a server of before.
-  int group_ranks = 1;
-  std::string device;  // "", "CPU" or "CUDA"
+  std::string device;     // "", "CPU" or "CUDA"
   ArithmeticRule arithmetic_rule = ArithmeticRule::kUnknown;
   // All of the state has two owners, and ranks leave it in memory when another one is lost
   // (parallel.second_owner). False also of a server of before.
@@ -225,6 +226,13 @@ struct JobRecord {
   // (parallel.layout): min_slots and max_slots are multiples. 1: any number; or of a server of
   // before, and then min_slots is max_slots.
   int slot_step = 1;
+  // So many neighbours among its ranks share shards (parallel.layout.tensor): they are best on one
+  // node. 1: none, or not known, of a server of before.
+  int group_ranks = 1;
+  // What attempts from now on have in place of the layout in `spec`
+  // (executor/plan/spec/layout_change.h); "": that one. A running attempt of another layout leaves
+  // its state and is followed by one of this.
+  std::string layout;
   std::optional<ResizeRecord> resize;
   JobState state = JobState::kQueued;
   Reason reason;

@@ -265,6 +265,53 @@ TEST_P(ResizeSuite, TheRangeIsKeptUntilTheEndAndBeyond) {
   same(Get("a"));
 }
 
+// The layout that is asked for is one of the job, and of the attempts that are placed from then on.
+TEST_P(ResizeSuite, AnAttemptHasTheLayoutThatItsJobHadWhenItWasPlaced) {
+  const JobRecord job = RunOnTwo();
+  const JobName name{"default", "a"};
+  const auto placed_in = [&](int64_t attempt) {
+    return fleet().FindAttempt(job.uid, attempt)->layout;
+  };
+  const auto said = [this](const std::string& node) {
+    std::vector<std::string> layouts;
+    const absl::StatusOr<std::vector<DesiredRank>> ranks = fleet().ReadDesired(node);
+    for (const DesiredRank& one : *ranks) {
+      layouts.push_back(one.attempt.layout + " of " + one.job.layout);
+    }
+    return layouts;
+  };
+  EXPECT_EQ(placed_in(1), "");
+  const SlotRange laid{.min_slots = 1,
+                       .max_slots = 4,
+                       .bytes_per_slot = 70,
+                       .group_ranks = 2,
+                       .layout = "new",
+                       .layout_in_words = "words"};
+  const auto set = jobs().SetSlotRange(name, job.version, laid, "x");
+  ASSERT_TRUE(set.ok()) << set.status();
+  EXPECT_EQ(set->layout, "new");
+  EXPECT_EQ(jobs().SetSlotRange(name, 0, laid, "x")->version, set->version) << "changes nothing";
+  EXPECT_EQ(Get("a").layout, "new");
+  EXPECT_EQ(Get("a").group_ranks, 2);
+  EXPECT_EQ(scheduler().ReadSnapshot()->jobs.at(0).layout, "new");
+  EXPECT_EQ(placed_in(1), "");
+  EXPECT_EQ(said("n1"), std::vector<std::string>{" of new"});
+
+  ASSERT_EQ(Shrink(job, set->version), 1);
+  Leave(job, 5);
+  const JobRecord again = PlaceAgain("n2");
+  ASSERT_EQ(again.attempt, 2);
+  EXPECT_EQ(placed_in(1), "");
+  EXPECT_EQ(placed_in(2), "new");
+  EXPECT_EQ(said("n2"), std::vector<std::string>{"new of new"});
+  ASSERT_TRUE(jobs().Cancel(name, 0, {reason::kCancelledByUser, "c"}).ok());
+  Append(again, 0, "n2", Writer(again).Exited(0, 9));
+  ASSERT_EQ(Get("a").state, JobState::kCancelled);
+  EXPECT_EQ(Get("a").layout, "new");
+  ASSERT_TRUE(jobs().Resume(name, 0, {reason::kResumedByUser, "r"}).ok());
+  EXPECT_EQ(Get("a").layout, "new");
+}
+
 INSTANTIATE_TEST_SUITE_P(Stores, ResizeSuite, ::testing::Values("memory", "postgres"));
 
 }  // namespace

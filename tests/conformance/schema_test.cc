@@ -126,6 +126,7 @@ TEST(Migrations, JobsOfServersBeforeHaveNoResizeAndMayBeGivenARange) {
       EXPECT_EQ(job->group_ranks, 1);
       EXPECT_EQ(job->slot_step, 1);
       EXPECT_FALSE(job->second_owner);
+      EXPECT_EQ(job->layout, "");
       EXPECT_EQ(job->max_slots, 1);
       EXPECT_FALSE(job->resize.has_value());
       EXPECT_OK(stores->jobs().SetSlotRange({"default", id}, 0, {1, 3, 5}, "x").status());

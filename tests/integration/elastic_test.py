@@ -208,5 +208,53 @@ class ElasticGroupsTest(ElasticCase):
         self.assertEqual(saved.weights_sha256, self.yard.final_digest(alone))
 
 
+class LayoutsTest(ElasticCase):
+    agents = 4
+
+    def test_a_running_job_takes_another_layout_and_keeps_the_same_bits(self):
+        def cut(steps, slots):
+            spec = self.elastic(steps, min_slots=slots, max_slots=slots)
+            spec["training"]["batch_size"] = 4
+            spec["parallel"] = {"logical_ranks": 2, "tensor": 2, "pipeline": 2}
+            return spec
+        name = self.yard.submit(cut(ENDLESS, 2)).name
+        watcher = MovingWatcher(self.yard, name)
+        job = self.runs_on(name, 2)
+        changes = (
+            {"layout": {"tensor": 2}},
+            {"layout": {"tensor": 2, "pipeline": 2}, "min_slots": 4, "max_slots": 4},
+            {"layout": {"pipeline": 2}},
+            {"layout": {"tensor": 1}, "min_slots": 2, "max_slots": 2, "shard": "OPTIMIZER"},
+            {"min_slots": 1, "max_slots": 1},
+            {"shard": "NONE", "min_slots": 2, "max_slots": 2},
+        )
+        for number, change in enumerate(changes, 2):
+            asked = self.yard.api.job.ResizeJob(jobs_pb.ResizeJobRequest(name=name, **change))
+            self.assertEqual(asked.spec, job.spec)
+            eventually(lambda: self.yard.get(name).attempt == number, 60, f"attempt {number} of {name}")
+            job = self.runs_on(name, asked.max_slots)
+            gang = self.yard.api.job.GetGang(jobs_pb.GetGangRequest(name=name))
+            self.assertEqual((gang.layout, gang.shard), (job.layout, job.shard))
+            layout = change.get("layout", {})
+            if layout:
+                self.assertEqual((max(1, job.layout.tensor), max(1, job.layout.pipeline)),
+                                 (layout.get("tensor", 1), layout.get("pipeline", 1)))
+        self.assertEqual((job.attempt, job.restarts), (1 + len(changes), 0))
+        saved = self.checkpoint_after(name, job.step)
+        self.cancel(name)
+        self.yard.wait_for(name, resources_pb.CANCELLED)
+        alone = self.yard.submit(cut(saved.step, 1)).name
+        self.yard.wait_for(alone, resources_pb.SUCCEEDED, 120)
+        self.assertEqual(saved.weights_sha256, self.yard.final_digest(alone))
+        values = values_of(self.yard.metrics(name))
+        self.assertEqual({step: values[step] for step in range(1, saved.step + 1)}, values_of(self.yard.metrics(alone)))
+        self.assertTrue(watcher.join(20))
+        self.assertEqual(watcher.missed(), 0)
+        notices = [item.notice.notice.message for item in watcher.items if item.HasField("notice")]
+        told = [notice for notice in notices if "layout" in notice]
+        self.assertEqual(told[0], "takes 2 slots in the layout tensor 2, pipeline 1, shard NONE from now on, as user:admin asked; "
+                                  "it was 2 slots in another layout")
+
+
 if __name__ == "__main__":
     unittest.main(verbosity=2)

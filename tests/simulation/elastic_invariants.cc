@@ -22,7 +22,12 @@ void Yard::CheckSlots(const JobRecord& job, const AttemptRecord& attempt) {
   if (ranged && (ranks < job.min_slots || ranks > job.max_slots)) {
     Breach(absl::StrCat(job.uid, " has ", ranks, " ranks, of ", DescribeRange(job)));
   }
-  if (ranks % job.slot_step != 0) {
+  const bool laid_out = attempt.layout == job.layout;
+  if (ranged && !laid_out) {
+    Breach(absl::StrCat(job.uid, " was placed in layout '", attempt.layout, "', it has '",
+                        job.layout, "'"));
+  }
+  if (laid_out && ranks % job.slot_step != 0) {
     Breach(absl::StrCat(job.uid, " has ", ranks, " ranks, in steps of ", job.slot_step));
   }
   const size_t growths = job.resize.has_value() ? job.resize->growths.size() : 0;

@@ -107,15 +107,22 @@ void Yard::SubmitSome() {
 }
 
 // What the job has now it keeps until it is resized, but every attempt from then on is in the
-// range.
+// range, and in the layout.
 void Yard::SetRange(const SimJob& job) {
   const int least = 1 + Draw(3), most = least + Draw(4);
   const absl::StatusOr<JobRecord> before = stores_.jobs().Get(job.name);
-  const int step = before.ok() ? before->slot_step : 1;
-  (void)users_.SetSlotRange(job.name, 0, {least * step, most * step, 50, step}, "sim");
+  int step = before.ok() ? before->slot_step : 1;
+  std::string layout = before.ok() ? before->layout : "";
+  if (Chance(50)) {
+    step = 1 + Draw(2);
+    layout = absl::StrCat(R"({"shard":"NONE","layout":{"tensor":)", step, "}}");
+  }
+  (void)users_.SetSlotRange(
+      job.name, 0, {least * step, most * step, 50, step, step, layout, "another one"}, "sim");
   const absl::StatusOr<JobRecord> now = stores_.jobs().Get(job.name);
   if (!before.ok() || !now.ok() || now->version == before->version) return;
   ++faults_seen_["jobs of another range of slots"];
+  if (now->layout != before->layout) ++faults_seen_["jobs of another layout"];
   range_from_[job.uid] = now->attempt + 1;
 }
 

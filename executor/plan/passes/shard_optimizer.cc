@@ -94,12 +94,7 @@ TensorId AddAlias(const std::string& what, TensorId of, int64_t first, int64_t n
 }
 
 bool ShardsOptimizer(const v1::JobSpec& spec, int64_t ranks) {
-  if (ranks == 1) return false;
-  const v1::Parallel& parallel = spec.parallel();
-  if (parallel.shard() != v1::Parallel::SHARD_UNSPECIFIED) {
-    return parallel.shard() != v1::Parallel::NONE;
-  }
-  return !spec.optimizer().has_muon() && !parallel.second_owner() && !HasNormOfShards(parallel);
+  return ranks > 1 && StateSharedOut(spec) != v1::Parallel::NONE;
 }
 
 void ShareOut(const v1::JobSpec& spec, const TrainedParameters& parameters, int64_t ranks,

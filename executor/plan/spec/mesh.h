@@ -58,6 +58,16 @@ inline bool HasOneMicroBatch(const v1::JobSpec& spec) {
   return shard == v1::Parallel::GRADIENTS || shard == v1::Parallel::PARAMETERS;
 }
 
+// What several ranks share out of what they keep: the default of parallel.shard, too, which is not
+// written down.
+inline v1::Parallel::Shard StateSharedOut(const v1::JobSpec& spec) {
+  const v1::Parallel& parallel = spec.parallel();
+  if (parallel.shard() != v1::Parallel::SHARD_UNSPECIFIED) return parallel.shard();
+  const bool keep_all =
+      spec.optimizer().has_muon() || parallel.second_owner() || HasNormOfShards(parallel);
+  return keep_all ? v1::Parallel::NONE : v1::Parallel::OPTIMIZER;
+}
+
 // How many ranks at least own each share of what is sharded, if there are as many.
 inline int64_t OwnersIn(const v1::JobSpec& spec) { return spec.parallel().second_owner() ? 2 : 1; }
 

@@ -18,6 +18,8 @@ int64_t SlotsThatGroup(const v1::Parallel& parallel, int64_t slots, int64_t shar
   return said && parallel.logical_ranks() < below / sharing ? 0 : below;
 }
 
+}  // namespace
+
 absl::Status CheckLayout(const v1::Parallel& parallel) {
   const v1::Layout& layout = parallel.layout();
   const std::string at = "spec.parallel.layout.";
@@ -53,6 +55,8 @@ absl::Status CheckLayout(const v1::Parallel& parallel) {
   }
   return absl::OkStatus();
 }
+
+namespace {
 
 // How many groups of ranks, which share a logical rank, `slots` slots are.
 absl::StatusOr<int64_t> GroupsOf(const v1::Parallel& parallel, int64_t slots) {

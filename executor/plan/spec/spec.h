@@ -18,6 +18,10 @@ namespace trainyard::plan {
 // Needs no data: what depends on it is checked by BuildPlan. Idempotent.
 absl::StatusOr<v1::JobSpec> ResolveSpec(const v1::JobSpec& spec);
 
+// Whether spec.parallel.layout is one that the shards and stages of spec.parallel allow, on however
+// many slots.
+absl::Status CheckLayout(const v1::Parallel& parallel);
+
 // How the model of a resolved spec wants text and tokens cut.
 Windowing WindowingOf(const v1::Model& model);
 

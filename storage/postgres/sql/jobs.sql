@@ -90,7 +90,8 @@ RETURNING feed_sequence
 
 -- name: UpdateSlots
 -- Before UpdateJob or EndJob, whose fence undoes it.
-UPDATE jobs SET min_slots = $2, max_slots = $3, bytes_per_slot = $4, resize = $5::jsonb, slot_step = $6, most_slots = $7
+UPDATE jobs SET min_slots = $2, max_slots = $3, bytes_per_slot = $4, resize = $5::jsonb, slot_step = $6, most_slots = $7,
+  group_ranks = $8, layout = $9
 WHERE uid = $1
 
 -- name: UpdateJobs

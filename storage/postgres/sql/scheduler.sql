@@ -130,13 +130,13 @@ RETURNING j.uid, j.feed_sequence
 -- name: InsertRanks
 -- The first rank of each has what is kept of the attempt; of the others those columns are empty.
 INSERT INTO ranks (job_uid, attempt, rank, node, slots, state, outcome, acked_sequence, node_uid, node_instance, claim,
-                   world_size, restore_step, restore_uri, restore_manifest_sha256, create_time)
+                   world_size, restore_step, restore_uri, restore_manifest_sha256, create_time, layout)
 SELECT p.job_uid, p.attempt, p.rank, p.node, p.slots::integer[], 'ASSIGNED', 'NONE', 0, p.uid, p.instance, p.claim,
-       a.world_size, a.step, a.uri, a.manifest, CASE WHEN p.rank = 0 THEN from_micros($14) END
+       a.world_size, a.step, a.uri, a.manifest, CASE WHEN p.rank = 0 THEN from_micros($14) END, coalesce(a.layout, '')
 FROM unnest($1::text[], $2::bigint[], $3::integer[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[])
        AS p (job_uid, attempt, rank, node, slots, uid, instance, claim)
-  LEFT JOIN unnest($9::text[], $10::integer[], $11::bigint[], $12::text[], $13::text[])
-       AS a (job_uid, world_size, step, uri, manifest) ON a.job_uid = p.job_uid AND p.rank = 0
+  LEFT JOIN unnest($9::text[], $10::integer[], $11::bigint[], $12::text[], $13::text[], $15::text[])
+       AS a (job_uid, world_size, step, uri, manifest, layout) ON a.job_uid = p.job_uid AND p.rank = 0
 
 -- name: UpdateReasons
 -- A job that somebody has locked is about to change: it is left to the next pass, and nobody is waited for. One by one,

@@ -435,8 +435,32 @@ TEST(Assignment, RanksInGroupsAreToldOfTheirOwnNumberOfSlots) {
     return std::pair(resources.min_slots(), resources.max_slots());
   };
   EXPECT_EQ(range(), std::pair(2, 6));
-  rank.job.slot_step = 2;
+  spec.mutable_parallel()->mutable_layout()->set_tensor(2);
+  rank.job.spec = spec.SerializeAsString();
   EXPECT_EQ(range(), std::pair(4, 4));
+}
+
+// The job may have got another one since.
+TEST(Assignment, IsInTheLayoutThatTheAttemptWasPlacedIn) {
+  v1::JobSpec spec;
+  spec.mutable_parallel()->mutable_layout()->set_tensor(2);
+  spec.mutable_parallel()->set_shard(v1::Parallel::OPTIMIZER);
+  DesiredRank rank;
+  rank.job.uid = "0123456789";
+  rank.job.spec = spec.SerializeAsString();
+  rank.job.layout = R"({"shard":"NONE","layout":{"tensor":4}})";
+  rank.attempt.world_size = 3;
+  const auto parallel = [&rank] {
+    return MakeAssignment(rank, "file:///r", absl::Now())->spec().parallel();
+  };
+  EXPECT_EQ(parallel().SerializeAsString(), spec.parallel().SerializeAsString());
+  rank.attempt.layout = R"({"shard":"NONE"})";
+  EXPECT_FALSE(parallel().has_layout());
+  EXPECT_EQ(parallel().shard(), v1::Parallel::NONE);
+  const auto assigned = MakeAssignment(rank, "file:///r", absl::Now());
+  EXPECT_EQ(assigned->spec().resources().max_slots(), 3) << "no multiple of what it was";
+  rank.attempt.layout = "{";
+  EXPECT_TRUE(absl::IsInternal(MakeAssignment(rank, "file:///r", absl::Now()).status()));
 }
 
 // A rank that has all of the state does not wait for others.

@@ -389,6 +389,55 @@ TEST(ElasticGroups, AResizedJobGetsWholeGroupsOfWhatIsLeft) {
             "takes 2");
 }
 
+TEST(ElasticLayouts, TheGangIsResizedToGoOnInAnotherOne) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 4}).Running({.id = "e", .slots = 2}, "n", {0, 1});
+  EXPECT_THAT(Resizes(Decide(s)), IsEmpty());
+  LastJob(s).layout = "new";
+  const Pass pass = Decide(s);
+  EXPECT_THAT(Resizes(pass),
+              ElementsAre("uid-e: resized 2 -> 2: it was asked to go on in another layout"));
+  EXPECT_FALSE(pass.decisions.resizes[0].grows);
+  s.snapshot.attempts.back().layout = "new";
+  EXPECT_THAT(Resizes(Decide(s)), IsEmpty());
+}
+
+TEST(ElasticLayouts, WhatIsBeyondItsWholeGroupsIsGivenUp) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 3}).Running({.id = "e", .slots = 1, .most_slots = 3}, "n", {0, 1, 2});
+  s.Queued({.id = "x"});
+  JobRecord& e = s.snapshot.jobs[0];
+  e.layout = "pairs";
+  e.min_slots = e.slot_step = e.group_ranks = 2;
+  e.max_slots = 4;
+  EXPECT_THAT(Resizes(Decide(s)),
+              ElementsAre("uid-e: resized 3 -> 2: it was asked to go on in another layout"));
+}
+
+TEST(ElasticLayouts, AGangRunsInItsOldOneUntilTheNewOneHasItsSlots) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 5}).Running({.id = "e", .slots = 2}, "n", {0, 1});
+  JobRecord& e = s.snapshot.jobs[0];
+  e.layout = "fours";
+  e.min_slots = e.max_slots = e.slot_step = 4;
+  EXPECT_THAT(Resizes(Decide(s)),
+              ElementsAre("uid-e: resized 2 -> 4: it was asked to take at least 4"));
+  s.Running({.id = "f", .slots = 3}, "n", {2, 3, 4});
+  EXPECT_THAT(Resizes(Decide(s)), IsEmpty());
+  EXPECT_THAT(
+      Explain(s.snapshot.jobs[0], {s.snapshot.attempts[0]}, s.snapshot, PlannerOptions{}).details,
+      Contains(HasSubstr("goes on in the layout that it was asked for once")));
+}
+
+TEST(ElasticLayouts, OneResizeDoesForTheLayoutAndWhateverElseIsToChange) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 4}).Node({.name = "m", .cpu = 1, .draining = true});
+  s.Running({.id = "e", .slots = 2, .most_slots = 3}, "n", {0, 1, 0});
+  s.snapshot.attempts.back().ranks[2].node = "m";
+  LastJob(s).layout = "new";
+  EXPECT_THAT(Resizes(Decide(s)), ElementsAre("uid-e: resized 3 -> 2: nodes/m is drained"));
+}
+
 TEST(Elastic, ExplainSaysHowManySlotsAndWhyNotMore) {
   Snapshots s;
   s.Node({.name = "n", .cpu = 4})
@@ -458,6 +507,22 @@ TEST(Resize, TheRangeOfAJobChangesUntilItEnds) {
   EXPECT_EQ(std::get<NoticeRecord>(changed->feed[0].what).message,
             "takes 2 to 4 slots from now on, as ann asked; it was 1 to 3 slots");
   EXPECT_FALSE(SetSlotRange(changed->job, 0, {2, 4, 100}, "ann", TestNow())->changed);
+  const SlotRange pairs{.min_slots = 2,
+                        .max_slots = 4,
+                        .bytes_per_slot = 60,
+                        .slot_step = 2,
+                        .group_ranks = 2,
+                        .layout = "pairs",
+                        .layout_in_words = "tensor 2"};
+  const auto laid = SetSlotRange(changed->job, 0, pairs, "ann", TestNow());
+  ASSERT_TRUE(laid.ok());
+  EXPECT_EQ(laid->job.layout, "pairs");
+  EXPECT_EQ(laid->job.slot_step, 2);
+  EXPECT_EQ(laid->job.group_ranks, 2);
+  EXPECT_EQ(std::get<NoticeRecord>(laid->feed[0].what).message,
+            "takes 2 to 4 slots in the layout tensor 2 from now on, as ann asked; it was 2 to 4 "
+            "slots in another layout");
+  EXPECT_FALSE(SetSlotRange(laid->job, 0, pairs, "ann", TestNow())->changed);
   EXPECT_TRUE(absl::IsAborted(SetSlotRange(job, 7, {2, 4, 100}, "ann", TestNow()).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(SetSlotRange(job, 0, {0, 4, 1}, "a", TestNow()).status()));
   job.state = JobState::kFailed;

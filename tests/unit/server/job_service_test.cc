@@ -497,7 +497,7 @@ TEST_F(JobServiceTest, ResizeChangesTheRangeOrSaysWhatItMayBe) {
   const auto refused = [&](std::optional<int> least, std::optional<int> most, const char* words) {
     ExpectRefused(grpc::INVALID_ARGUMENT, words, [&] { return resize(least, most); });
   };
-  refused({}, {}, "min_slots, max_slots: found neither");
+  refused({}, {}, "min_slots, max_slots, layout, shard: found none");
   refused(0, {}, "min_slots: found 0, expected 1 to 6, the logical ranks of the job");
   refused({}, 7, "max_slots: found 7, expected 1 to 6");
   refused(-3, 5, "min_slots: found -3");
@@ -516,6 +516,55 @@ TEST_F(JobServiceTest, ResizeChangesTheRangeOrSaysWhatItMayBe) {
   ASSERT_TRUE(rig_.jobs().CancelJob(Rig::Context().get(), cancel, &response_).ok());
   ExpectRefused(grpc::FAILED_PRECONDITION, "CANCELLED and cannot be resized",
                 [&] { return resize(2, 2); });
+}
+
+TEST_F(JobServiceTest, ResizeChangesTheLayoutToOneThatTheSpecAllows) {
+  v1::Job job = SmallJob("a");
+  job.mutable_spec()->mutable_training()->set_batch_size(24);
+  job.mutable_spec()->mutable_training()->set_micro_batch_size(4);
+  job.mutable_spec()->mutable_parallel()->set_logical_ranks(6);
+  job.mutable_spec()->mutable_parallel()->set_tensor(2);
+  job.mutable_spec()->mutable_resources()->set_device(v1::Resources::CPU);
+  job.mutable_spec()->mutable_resources()->set_min_slots(3);
+  const grpc::Status submitted = Submit(Request(job));
+  ASSERT_TRUE(submitted.ok()) << submitted.error_message();
+  EXPECT_EQ(response_.layout().tensor(), 0);
+  EXPECT_EQ(response_.shard(), v1::Parallel::NONE);
+  const auto resize = [this](int tensor, int slots, v1::Parallel::Shard shard) {
+    v1::ResizeJobRequest request;
+    request.set_name("projects/default/jobs/a");
+    if (tensor > 0) request.mutable_layout()->set_tensor(tensor);
+    if (slots > 0) request.set_min_slots(slots);
+    if (slots > 0) request.set_max_slots(slots);
+    request.set_shard(shard);
+    return rig_.jobs().ResizeJob(Rig::Context().get(), request, &response_);
+  };
+  const auto unset = v1::Parallel::SHARD_UNSPECIFIED;
+  ExpectRefused(grpc::INVALID_ARGUMENT,
+                "min_slots: found 3, expected a multiple of 2 (spec.parallel.layout) up to 12",
+                [&] { return resize(2, 0, unset); });
+  ExpectRefused(grpc::INVALID_ARGUMENT, "spec.parallel.layout.tensor: 3 is not in [1, 2]",
+                [&] { return resize(3, 0, unset); });
+  ASSERT_TRUE(resize(2, 4, unset).ok());
+  EXPECT_EQ(response_.layout().tensor(), 2);
+  EXPECT_EQ(response_.max_slots(), 4);
+  EXPECT_EQ(response_.spec().parallel().layout().tensor(), 0);  // as it was submitted
+  const std::string etag = response_.etag();
+  ASSERT_TRUE(resize(2, 4, unset).ok());
+  EXPECT_EQ(response_.etag(), etag) << "it has it already";
+  ASSERT_TRUE(resize(0, 0, v1::Parallel::OPTIMIZER).ok());
+  EXPECT_EQ(response_.layout().tensor(), 2);
+  EXPECT_EQ(response_.shard(), v1::Parallel::OPTIMIZER);
+  ASSERT_TRUE(resize(0, 6, unset).ok());
+  EXPECT_EQ(response_.layout().tensor(), 2) << "another number of slots leaves it";
+  ASSERT_TRUE(resize(1, 5, v1::Parallel::NONE).ok());
+  EXPECT_FALSE(response_.has_layout());
+  EXPECT_EQ(rig_.stores().jobs().Get({"default", "a"})->layout, "") << "that of its spec again";
+  v1::CancelJobRequest cancel;
+  cancel.set_name("projects/default/jobs/a");
+  ASSERT_TRUE(rig_.jobs().CancelJob(Rig::Context().get(), cancel, &response_).ok());
+  ExpectRefused(grpc::FAILED_PRECONDITION, "CANCELLED and cannot be resized",
+                [&] { return resize(2, 4, unset); });
 }
 
 TEST_F(JobServiceTest, ExplainSpeaksAsThePlannerDecides) {

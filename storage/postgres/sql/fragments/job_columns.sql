@@ -5,4 +5,4 @@ j.suspend_cause, j.version, j.attempt, j.restarts, j.step, micros(j.update_time)
 micros(j.not_before) AS not_before, micros(j.start_time) AS start_time, micros(j.end_time) AS end_time,
 micros(j.suspend_deadline) AS suspend_deadline, j.failure::text AS failure, j.newest_checkpoint_uri,
 j.losses, j.avoid_node, j.logical_ranks, j.resize::text AS resize, j.arithmetic_rule, j.arithmetic,
-j.group_ranks, j.slot_step, j.most_slots, j.second_owner
+j.group_ranks, j.slot_step, j.most_slots, j.second_owner, j.layout

@@ -1,0 +1,10 @@
+-- Works with programs that know 21 migrations.
+--
+-- They place a job in the layout that it was submitted with, whatever `layout` says; a leader of today then moves it. A job that
+-- they end loses the column: resumed, it has the layout that it was submitted with.
+--
+-- `layout`: how ranks share the job out in place of its spec (executor/plan/spec/layout_change.h); of a rank, what its attempt was
+-- placed with, in the row of the first one alone. '': as the spec has it.
+ALTER TABLE jobs ADD COLUMN layout text NOT NULL DEFAULT '';
+ALTER TABLE ended_jobs ADD COLUMN layout text NOT NULL DEFAULT '';
+ALTER TABLE ranks ADD COLUMN layout text NOT NULL DEFAULT '';
