@@ -159,8 +159,10 @@ std::string RenderJob(const Terminal& terminal, const v1::Job& raw, absl::Time n
   }
   if (job.has_plan()) {
     fields.emplace_back("parameters", FormatCount(job.plan().parameters()));
-    fields.emplace_back("memory",
-                        absl::StrCat(FormatBytes(job.plan().bytes_per_slot()), " per slot"));
+    // A server of before does not say what it needs in the layout of now.
+    const int64_t bytes =
+        job.bytes_per_slot() > 0 ? job.bytes_per_slot() : job.plan().bytes_per_slot();
+    fields.emplace_back("memory", absl::StrCat(FormatBytes(bytes), " per slot"));
     if (!job.plan().chosen().empty()) fields.emplace_back("chosen", job.plan().chosen());
   }
   if (!job.checkpoint().empty()) fields.emplace_back("checkpoint", job.checkpoint());

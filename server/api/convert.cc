@@ -100,6 +100,7 @@ absl::StatusOr<v1::Job> ToProto(const JobRecord& job) {
   proto.set_slots(job.slots);
   proto.set_min_slots(job.min_slots);
   proto.set_max_slots(job.max_slots);
+  proto.set_bytes_per_slot(job.bytes_per_slot);
   if (job.layout.empty()) {
     FillLayout(proto.spec(), proto);
   } else {

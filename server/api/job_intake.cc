@@ -8,12 +8,12 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "executor/plan/layouts.h"
-#include "executor/plan/spec/layout_change.h"
 #include "executor/plan/spec/mesh.h"
 #include "executor/plan/spec/spec.h"
 #include "server/api/convert.h"
 #include "server/api/names.h"
 #include "server/api/submission.h"
+#include "server/api/wanted_range.h"
 #include "storage/base/clock.h"
 #include "storage/base/field_error.h"
 #include "storage/base/status.h"
@@ -90,31 +90,6 @@ absl::StatusOr<std::vector<plan::JobLayout>> LayoutsAskedFor(const v1::PlanLayou
 absl::Status CheckRate(const char* field, double rate) {
   if (rate >= 0 && std::isfinite(rate)) return absl::OkStatus();
   return FieldError(field, rate, "a number above 0, or 0 where it is not known");
-}
-
-absl::StatusOr<v1::JobSpec> StoredSpecOf(const JobRecord& job) {
-  v1::JobSpec spec;
-  if (spec.ParseFromString(job.spec)) return spec;
-  return absl::InternalError(absl::StrCat("the stored spec of ", job.job_id, " cannot be read"));
-}
-
-bool AsksForLayout(const v1::ResizeJobRequest& request) {
-  return request.has_layout() || request.shard() != v1::Parallel::SHARD_UNSPECIFIED;
-}
-
-bool AsksForChange(const v1::ResizeJobRequest& request) {
-  return request.has_min_slots() || request.has_max_slots() || AsksForLayout(request);
-}
-
-void TakeLayout(const v1::ResizeJobRequest& request, v1::Parallel& parallel) {
-  if (request.has_layout()) *parallel.mutable_layout() = request.layout();
-  if (request.shard() != v1::Parallel::SHARD_UNSPECIFIED) parallel.set_shard(request.shard());
-}
-
-// What is stored of the layout of `spec` beside one that was submitted in `submitted`.
-std::string LayoutBeside(const std::string& submitted, const v1::JobSpec& spec) {
-  std::string text = plan::LayoutText(spec);
-  return text == submitted ? "" : text;
 }
 
 v1::JobSpec WithoutAuto(const JobRecord& job) {
@@ -219,59 +194,16 @@ JobIntake::Plan JobIntake::MakeOpenPlan(JobRecord job, SteadyTime until, const G
 
 absl::StatusOr<SlotRange> JobIntake::CheckRange(const v1::ResizeJobRequest& request,
                                                 const JobRecord& job) {
-  if (!AsksForChange(request)) {
-    return absl::InvalidArgumentError(
-        "min_slots, max_slots, layout, shard: found none, expected one of them");
-  }
-  TY_ASSIGN_OR_RETURN(v1::JobSpec spec, StoredSpecOf(job));
-  const std::string submitted = plan::LayoutText(spec);
-  TY_RETURN_IF_ERROR(plan::SetLayout(job.layout, *spec.mutable_parallel()));
-  TakeLayout(request, *spec.mutable_parallel());
-  TY_RETURN_IF_ERROR(plan::CheckLayout(spec.parallel()));
-  SlotRange range{.min_slots = request.has_min_slots() ? request.min_slots() : job.min_slots,
-                  .max_slots = request.has_max_slots() ? request.max_slots() : job.max_slots,
-                  .bytes_per_slot = job.bytes_per_slot,
-                  .slot_step = static_cast<int>(plan::RanksInGroup(spec.parallel())),
-                  .group_ranks = std::max(1, spec.parallel().layout().tensor()),
-                  .layout = job.layout};
-  const int64_t sharing = plan::RanksInGroup(spec.parallel());
-  const int64_t most = std::max(1, spec.parallel().logical_ranks()) * sharing;
-  const std::string expected =
-      sharing == 1
-          ? absl::StrCat("1 to ", most,
-                         ", the logical ranks of the job (spec.parallel.logical_ranks)")
-          : absl::StrCat("a multiple of ", sharing, " (spec.parallel.layout) up to ", most);
-  for (const auto& [field, slots] :
-       {std::pair{"min_slots", range.min_slots}, std::pair{"max_slots", range.max_slots}}) {
-    if (slots < 1 || slots > most || slots % sharing != 0) {
-      return FieldError(field, slots, expected);
-    }
-  }
-  if (range.max_slots < range.min_slots) {
-    return request.has_max_slots()
-               ? FieldError("max_slots", range.max_slots,
-                            absl::StrCat("at least min_slots, which is ", range.min_slots))
-               : FieldError("min_slots", range.min_slots,
-                            absl::StrCat("at most max_slots, which is ", range.max_slots));
-  }
-  const bool same = range.min_slots == job.min_slots && range.max_slots == job.max_slots;
-  if (IsTerminal(job.state)) {  // refused, unless nothing changes
-    range.layout = LayoutBeside(submitted, spec);
-    return range;
-  }
-  if (same && !AsksForLayout(request)) return range;
-  spec.mutable_resources()->set_min_slots(range.min_slots);
-  spec.mutable_resources()->set_max_slots(range.max_slots);
-  TY_ASSIGN_OR_RETURN(spec, plan::ResolveSpec(spec));
-  if (AsksForLayout(request)) {
-    range.layout = LayoutBeside(submitted, spec);
-    range.layout_in_words = plan::DescribeLayout(spec);
-  }
-  if (same && range.layout == job.layout) return range;
+  TY_ASSIGN_OR_RETURN(WantedRange wanted, WantedRangeOf(request, job));
+  SlotRange& range = wanted.range;
+  if (!wanted.changes || IsTerminal(job.state)) return range;
   JobRecord resized = job;
-  resized.spec = spec.SerializeAsString();
+  resized.spec = wanted.spec.SerializeAsString();
+  resized.layout.clear();  // its spec has it
   resized.min_slots = range.min_slots;
   resized.max_slots = range.max_slots;
+  resized.slot_step = range.slot_step;
+  resized.group_ranks = range.group_ranks;
   const Plan plan = MakePlan(std::move(resized), FromNow(kLongestPlanning));
   TY_RETURN_IF_ERROR(plan.sizing.status());
   TY_RETURN_IF_ERROR(plan.fits);

@@ -46,8 +46,7 @@ class JobIntake {
   absl::Status PlanLayouts(const v1::PlanLayoutsRequest& request, const std::string& creator,
                            const Gone& gone, v1::PlanLayoutsResponse* response);
 
-  // The range that `request` asks for, if the job may have it and could then fit: from 1 slot to as
-  // many as it has logical ranks.
+  // The slots and the layout that `request` asks for, if the job may have them and could then fit.
   absl::StatusOr<SlotRange> CheckRange(const v1::ResizeJobRequest& request, const JobRecord& job);
 
  private:

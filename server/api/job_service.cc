@@ -25,6 +25,9 @@
 namespace trainyard {
 namespace {
 
+// Of a change that was read before it is written, while others change the job.
+constexpr int kMostTries = 5;
+
 absl::Status Fill(const absl::StatusOr<JobRecord>& job, v1::Job* out) {
   TY_RETURN_IF_ERROR(job.status());
   TY_ASSIGN_OR_RETURN(*out, ToProto(*job));
@@ -236,11 +239,16 @@ class JobService final : public v1::JobService::CallbackService {
 
   absl::StatusOr<JobRecord> Resize(const v1::ResizeJobRequest& request, const Target& target,
                                    const std::string& by) {
-    TY_ASSIGN_OR_RETURN(const JobRecord current, jobs_.Get(target.name));
-    TY_ASSIGN_OR_RETURN(const SlotRange range, intake_.CheckRange(request, current));
-    absl::StatusOr<JobRecord> job = jobs_.SetSlotRange(target.name, target.version, range, by);
-    if (job.ok()) job->slots = current.slots;
-    return job;
+    for (int tries = 1;; ++tries) {
+      TY_ASSIGN_OR_RETURN(const JobRecord current, jobs_.Get(target.name));
+      TY_ASSIGN_OR_RETURN(const SlotRange range, intake_.CheckRange(request, current));
+      // What the request leaves out was read, and another call may have changed it since.
+      const int64_t version = target.version != 0 ? target.version : current.version;
+      absl::StatusOr<JobRecord> job = jobs_.SetSlotRange(target.name, version, range, by);
+      if (job.ok()) job->slots = current.slots;
+      const bool changed_meanwhile = absl::IsAborted(job.status()) && target.version == 0;
+      if (!changed_meanwhile || tries == kMostTries) return job;
+    }
   }
 
   // All calls that change a job: they differ in `arrow` alone.

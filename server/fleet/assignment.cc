@@ -108,11 +108,14 @@ absl::StatusOr<v1::Assignment> MakeAssignment(const DesiredRank& desired, const 
   }
   v1::Parallel& parallel = *assignment.mutable_spec()->mutable_parallel();
   TY_RETURN_IF_ERROR(plan::SetLayout(desired.attempt.layout, parallel));
-  // Workers of before know no range of a gang whose ranks share. That of the job may be one of
-  // another layout.
+  // Workers of before know no range of a gang whose ranks share. Besides, the range in the spec may
+  // be one of another layout.
   if (plan::RanksInGroup(parallel) > 1 || !desired.attempt.layout.empty()) {
-    assignment.mutable_spec()->mutable_resources()->set_min_slots(desired.attempt.world_size);
-    assignment.mutable_spec()->mutable_resources()->set_max_slots(desired.attempt.world_size);
+    const int ranks = desired.attempt.world_size;
+    assignment.mutable_spec()->mutable_resources()->set_min_slots(ranks);
+    // A job with a second owner may have two slots, or its spec is refused.
+    const int most = parallel.second_owner() ? std::max(2, ranks) : ranks;
+    assignment.mutable_spec()->mutable_resources()->set_max_slots(most);
   }
   if (!desired.attempt.restore_uri.empty()) {
     v1::RestorePoint* restore = assignment.mutable_restore();

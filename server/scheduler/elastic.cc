@@ -117,16 +117,26 @@ void Elastic::TakeWhatIsTooMuch(Gang& gang) {
   Decide(gang, false, absl::StrCat("it was asked to take at most ", most));
 }
 
-// A gang that is resized anyway takes its new layout with that, and one that has too few slots for
-// it when it gets more (Grow).
+bool Elastic::MayStay(const SlotDemand& demand, const Placement::Rank& rank) const {
+  return std::all_of(rank.slots.begin(), rank.slots.end(),
+                     [&](int slot) { return slots_.IsLargeEnough(demand, rank.node, slot); });
+}
+
+// A gang that is resized anyway takes its new layout with that, and one of which too few ranks may
+// stay when it gets more slots (Grow).
 void Elastic::ChangeLayout(Gang& gang) {
-  const size_t whole = WholeSteps(*gang.job, gang.ranks.size());
-  if (gang.attempt->layout == gang.job->layout || gang.decision.has_value() ||
-      static_cast<int>(whole) < LeastOf(*gang.job)) {
-    return;
+  if (gang.attempt->layout == gang.job->layout || gang.decision.has_value()) return;
+  const SlotDemand demand = slots_.DemandOf(*gang.job);
+  std::vector<size_t> go;
+  for (size_t i = 0; i < gang.ranks.size(); ++i) {
+    if (!MayStay(demand, gang.ranks[i])) go.push_back(i);
   }
-  std::vector<size_t> go = ThatCouldGo(gang, {}, {}).ranks;
-  go.resize(gang.ranks.size() - whole);
+  const size_t whole = WholeSteps(*gang.job, gang.ranks.size() - go.size());
+  if (static_cast<int>(whole) < LeastOf(*gang.job)) return;
+  for (const size_t rank : ThatCouldGo(gang, {}, {}).ranks) {
+    if (gang.ranks.size() - go.size() == whole) break;
+    if (MayStay(demand, gang.ranks[rank])) go.push_back(rank);
+  }
   Drop(gang, std::move(go));
   Decide(gang, false, "it was asked to go on in another layout");
 }
@@ -143,16 +153,18 @@ void Elastic::KeepForResizes(const Cluster& cluster) {
 // other.
 void Elastic::PlaceResized(const Cluster& cluster) {
   for (const JobRecord* job : cluster.resized) {
+    const SlotDemand demand = slots_.DemandOf(*job);
     std::vector<Placement::Rank> ranks;
     for (const Placement::Rank& rank : job->resize->ranks) {
       const bool free = std::all_of(rank.slots.begin(), rank.slots.end(),
                                     [&](int slot) { return slots_.IsFree(rank.node, slot); });
-      if (free && static_cast<int>(ranks.size()) < job->max_slots) ranks.push_back(rank);
+      const bool more = static_cast<int>(ranks.size()) < job->max_slots;
+      if (free && more && MayStay(demand, rank)) ranks.push_back(rank);
     }
     const size_t left = ranks.size();
     Arrange(*job, ranks);
     if (static_cast<int>(ranks.size()) < LeastOf(*job)) continue;
-    if (!slots_.MayShare(slots_.DemandOf(*job), ranks)) continue;
+    if (!slots_.MayShare(demand, ranks)) continue;
     Reason reason = job->reason;
     if (left < job->resize->ranks.size()) {
       absl::StrAppend(
@@ -377,10 +389,15 @@ void Elastic::GiveOut() {
 
 void Elastic::Grow(Gang& gang) {
   const JobRecord& job = *gang.job;
-  const int has = static_cast<int>(gang.ranks.size());
-  if (gang.decision.has_value() || has >= job.max_slots) return;
+  if (gang.decision.has_value()) return;
   const SlotDemand demand = slots_.DemandOf(job);
-  const SlotTable::Counts counts = slots_.CountIn(demand, slots_.PoolOf(demand, gang.ranks));
+  std::vector<Placement::Rank> ranks = gang.ranks;  // that it would have
+  if (gang.attempt->layout != job.layout) {
+    std::erase_if(ranks, [&](const Placement::Rank& rank) { return !MayStay(demand, rank); });
+  }
+  const int has = static_cast<int>(ranks.size());
+  if (has >= job.max_slots) return;
+  const SlotTable::Counts counts = slots_.CountIn(demand, slots_.PoolOf(demand, ranks));
   const int within = std::clamp(has + counts.free - counts.kept, 0, job.max_slots);
   const int could_have = static_cast<int>(WholeSteps(job, static_cast<size_t>(within)));
   const bool below = has < job.min_slots;  // a user has asked for more
@@ -395,10 +412,11 @@ void Elastic::Grow(Gang& gang) {
       return;
     }
   }
-  const std::vector<Placement::Rank> more = slots_.FindMore(demand, gang.ranks, takes - has);
+  const std::vector<Placement::Rank> more = slots_.FindMore(demand, ranks, takes - has);
   slots_.Take(more);
-  gang.ranks.insert(gang.ranks.end(), more.begin(), more.end());
-  GroupByNode(gang.ranks);
+  ranks.insert(ranks.end(), more.begin(), more.end());
+  GroupByNode(ranks);
+  gang.ranks = std::move(ranks);
   Decide(gang, !below,
          below ? absl::StrCat("it was asked to take at least ", job.min_slots)
                : absl::StrCat("no waiting job could use ", takes - has, " more"));

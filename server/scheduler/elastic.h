@@ -77,6 +77,8 @@ class Elastic {
 
   void KeepForResizes(const Cluster& cluster);
   void TakeWhatIsTooMuch(Gang& gang);
+  // Whether the rank of a gang may go on where it is with what its job needs now.
+  bool MayStay(const SlotDemand& demand, const Placement::Rank& rank) const;
   void ChangeLayout(Gang& gang);
   void PlaceResized(const Cluster& cluster);
   void FindGangs(const Cluster& cluster);

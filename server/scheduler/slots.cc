@@ -284,6 +284,11 @@ bool SlotTable::Serves(const SlotDemand& demand, const Pool& pool, const std::st
   return !kind.kept && kind.Serves(demand, pool);
 }
 
+bool SlotTable::IsLargeEnough(const SlotDemand& demand, const std::string& node, int slot) const {
+  const Slot* const found = FindSlot(node, slot);
+  return found != nullptr && kinds_[found->kind].bytes >= demand.bytes;
+}
+
 SlotTable::Pool SlotTable::PoolOf(const SlotDemand& demand,
                                   const std::vector<Placement::Rank>& ranks) const {
   for (const Placement::Rank& rank : ranks) {

@@ -66,6 +66,9 @@ class SlotTable {
   // Of a node that takes work, whoever has it: it is in the pool, serves `demand` and is not kept.
   bool Serves(const SlotDemand& demand, const Pool& pool, const std::string& node, int slot) const;
 
+  // Of a node that takes work, whoever has it: it is as large as `demand` wants.
+  bool IsLargeEnough(const SlotDemand& demand, const std::string& node, int slot) const;
+
   // Whether all slots that take work now, were they free, could hold it.
   bool CouldHold(const SlotDemand& demand) const;
 

@@ -104,7 +104,7 @@ struct AttemptRecord {
   int64_t restore_step = 0;  // where training goes on from
   std::string restore_uri;   // empty: fresh
   std::string restore_manifest_sha256;
-  std::string layout;  // of its job when it was placed
+  std::string layout;  // that of its job when it was placed (JobRecord::layout)
   absl::Time create_time;
   absl::Time end_time = absl::InfinitePast();
   std::vector<RankRecord> ranks;

@@ -263,13 +263,14 @@ absl::StatusOr<JobChange> SetSlotRange(const JobRecord& job, int64_t version,
   TY_RETURN_IF_ERROR(CheckSubmission(change.job));
   change.job.version += 1;
   change.changed = true;
+  const std::string layout =
+      other_layout ? absl::StrCat(" in the layout ", range.layout_in_words) : "";
   change.feed.push_back(
       {.time = now,
        .attempt = job.attempt,
-       .what = NoticeRecord{.message = absl::StrCat("takes ", DescribeRange(change.job),
-                                                    other_layout ? " in the layout " : "",
-                                                    range.layout_in_words, " from now on, as ", by,
-                                                    " asked; it was ", DescribeRange(job),
+       .what = NoticeRecord{.message = absl::StrCat("takes ", DescribeRange(change.job), layout,
+                                                    " from now on, as ", by, " asked; it was ",
+                                                    DescribeRange(job),
                                                     other_layout ? " in another layout" : "")}});
   return change;
 }

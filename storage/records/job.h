@@ -154,7 +154,7 @@ struct RankSlots {
   friend bool operator==(const RankSlots&, const RankSlots&) = default;
 };
 
-// The change of a job's number of slots that was decided last, and what an attempt left in memory.
+// The change of a job's slots or layout that was decided last, and what an attempt left in memory.
 // Its gang is asked to leave its state in memory, or to write a checkpoint, and to leave; the next
 // attempt goes on from there with `ranks`, whose slots nobody else is given meanwhile.
 struct ResizeRecord {
@@ -184,7 +184,7 @@ enum class ArithmeticRule {
 absl::string_view ArithmeticRuleName(ArithmeticRule rule);  // "SAME_IN_ATTEMPT"; kUnknown: ""
 std::optional<ArithmeticRule> ParseArithmeticRule(absl::string_view name);
 
-// How many slots a job may have, and what each of them must hold.
+// How many slots a job may have, what each of them must hold, and how they share it out.
 struct SlotRange {
   int min_slots = 1;
   int max_slots = 1;
@@ -259,9 +259,9 @@ struct JobRecord {
   int slots = 0;
 };
 
-// Whether the job is between two attempts of which the second has another number of slots. It goes
-// through SUSPENDING, QUEUED and STARTING as any job that is moved, with the reason RESIZING; any
-// other reason (a pause, a failure) ends the resize, and what was kept for it is free again.
+// Whether the job is between two attempts of which the second has other slots or another layout. It
+// goes through SUSPENDING, QUEUED and STARTING as any job that is moved, with the reason RESIZING;
+// any other reason (a pause, a failure) ends the resize, and what was kept for it is free again.
 bool IsResizing(const JobRecord& job);
 
 // What users are told of the state: a job that is being resized is RUNNING.

@@ -197,7 +197,7 @@ class ElasticGroupsTest(ElasticCase):
         with self.assertRaises(grpc.RpcError) as refused:
             self.yard.api.job.ResizeJob(jobs_pb.ResizeJobRequest(name=name, max_slots=3))
         self.assertEqual(refused.exception.details(),
-                         "max_slots: found 3, expected a multiple of 2 (spec.parallel.layout) up to 4")
+                         "max_slots: found 3, expected a multiple of 2 (parallel.layout) up to 4")
         self.cancel(other)
         job = self.runs_on(name, 4)
         saved = self.checkpoint_after(name, job.step)

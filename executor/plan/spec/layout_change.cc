@@ -12,7 +12,11 @@ namespace trainyard::plan {
 std::string LayoutText(const v1::JobSpec& spec) {
   v1::Parallel part;
   part.set_shard(StateSharedOut(spec));
-  if (spec.parallel().has_layout()) *part.mutable_layout() = spec.parallel().layout();
+  v1::Layout layout = spec.parallel().layout();
+  if (layout.tensor() <= 1) layout.clear_tensor();
+  if (layout.pipeline() <= 1) layout.clear_pipeline();
+  if (layout.chunks() <= 1) layout.clear_chunks();
+  if (layout.ByteSizeLong() > 0) *part.mutable_layout() = layout;
   google::protobuf::util::JsonPrintOptions options;
   options.preserve_proto_field_names = true;
   std::string text;

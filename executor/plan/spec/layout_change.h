@@ -12,7 +12,8 @@
 namespace trainyard::plan {
 
 // That of `spec` as text, to be stored beside a spec that stays as it was submitted:
-// {"shard":"NONE"}. The default of shard is written down. Equal layouts give equal texts.
+// {"shard":"NONE"}. The default of shard is written down, a 1 is not. Equal layouts give equal
+// texts.
 std::string LayoutText(const v1::JobSpec& spec);
 
 // Gives `parallel` what `text` says; "": leaves it as it is. kInternal: it cannot be read.

@@ -459,6 +459,13 @@ TEST(Assignment, IsInTheLayoutThatTheAttemptWasPlacedIn) {
   EXPECT_EQ(parallel().shard(), v1::Parallel::NONE);
   const auto assigned = MakeAssignment(rank, "file:///r", absl::Now());
   EXPECT_EQ(assigned->spec().resources().max_slots(), 3) << "no multiple of what it was";
+  // Its spec is refused with less than two slots.
+  spec.mutable_parallel()->set_second_owner(true);
+  rank.job.spec = spec.SerializeAsString();
+  rank.attempt.world_size = 1;
+  const auto left = MakeAssignment(rank, "file:///r", absl::Now());
+  EXPECT_EQ(left->spec().resources().min_slots(), 1);
+  EXPECT_EQ(left->spec().resources().max_slots(), 2);
   rank.attempt.layout = "{";
   EXPECT_TRUE(absl::IsInternal(MakeAssignment(rank, "file:///r", absl::Now()).status()));
 }

@@ -429,6 +429,46 @@ TEST(ElasticLayouts, AGangRunsInItsOldOneUntilTheNewOneHasItsSlots) {
       Contains(HasSubstr("goes on in the layout that it was asked for once")));
 }
 
+// Slots that held their share of it in the old layout may be too small for that of the new one.
+TEST(ElasticLayouts, ItTakesSlotsThatHoldItInTheNewOne) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 2})
+      .Node({.name = "big", .cpu = 2, .bytes = int64_t{64} << 30})
+      .Running({.id = "e", .slots = 1, .most_slots = 2}, "n", {0, 1});
+  s.snapshot.attempts.back().ranks[1].node = "big";
+  LastJob(s).layout = "new";
+  LastJob(s).bytes_per_slot = int64_t{32} << 30;
+  const Pass one_stays = Decide(s);
+  ASSERT_THAT(Resizes(one_stays),
+              ElementsAre("uid-e: resized 2 -> 1: it was asked to go on in another layout"));
+  EXPECT_EQ(Slots(one_stays.decisions.resizes[0].ranks), "big/1");
+  LastJob(s).min_slots = 2;
+  const Pass other = Decide(s);
+  ASSERT_THAT(Resizes(other),
+              ElementsAre("uid-e: resized 2 -> 2: it was asked to take at least 2"));
+  EXPECT_EQ(Slots(other.decisions.resizes[0].ranks), "big/1 big/0");
+  LastJob(s).min_slots = LastJob(s).max_slots = 3;
+  EXPECT_THAT(Resizes(Decide(s)), IsEmpty());  // runs on
+  // Nor is it put on small ones if it was told of the layout when its gang had left already.
+  LastJob(s).min_slots = 2;
+  JobRecord& e = LastJob(s);
+  e.state = JobState::kQueued;
+  e.reason = {reason::kResizing, "resized"};
+  e.resize = ResizeRecord{.attempt = e.attempt, .ranks = {{"n", {0}}, {"big", {1}}}};
+  s.snapshot.attempts.clear();
+  EXPECT_THAT(PlacedSlots(Decide(s)), ElementsAre("uid-e big/0 big/1"));
+}
+
+TEST(ElasticLayouts, AGangWithARankOnACordonedNodeRunsOn) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 1}).Node({.name = "m", .cpu = 1});
+  s.Running({.id = "e", .slots = 2}, "n", {0, 0});
+  s.snapshot.attempts.back().ranks[1].node = "m";
+  s.snapshot.nodes[1].cordon = "its disk is full";
+  LastJob(s).layout = "new";
+  EXPECT_THAT(Resizes(Decide(s)), IsEmpty());
+}
+
 TEST(ElasticLayouts, OneResizeDoesForTheLayoutAndWhateverElseIsToChange) {
   Snapshots s;
   s.Node({.name = "n", .cpu = 4}).Node({.name = "m", .cpu = 1, .draining = true});
@@ -523,6 +563,11 @@ TEST(Resize, TheRangeOfAJobChangesUntilItEnds) {
             "takes 2 to 4 slots in the layout tensor 2 from now on, as ann asked; it was 2 to 4 "
             "slots in another layout");
   EXPECT_FALSE(SetSlotRange(laid->job, 0, pairs, "ann", TestNow())->changed);
+  SlotRange more = pairs;
+  more.max_slots = 6;
+  EXPECT_EQ(std::get<NoticeRecord>(SetSlotRange(laid->job, 0, more, "a", TestNow())->feed[0].what)
+                .message,
+            "takes 2 to 6 slots from now on, as a asked; it was 2 to 4 slots");
   EXPECT_TRUE(absl::IsAborted(SetSlotRange(job, 7, {2, 4, 100}, "ann", TestNow()).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(SetSlotRange(job, 0, {0, 4, 1}, "a", TestNow()).status()));
   job.state = JobState::kFailed;

@@ -22,6 +22,14 @@ TEST(LayoutChange, IsStoredAsTextThatHoldsTheLayoutAlone) {
             R"({"shard":"OPTIMIZER","layout":{"tensor":2,"pipeline":4}})");
 }
 
+TEST(LayoutChange, OfOneRankIsTheSameWhetherItIsSaidOrNot) {
+  v1::JobSpec spec = Laid(v1::Parallel::NONE, 1, 1);
+  spec.mutable_parallel()->mutable_layout()->set_tensor(1);
+  spec.mutable_parallel()->mutable_layout()->set_pipeline(1);
+  spec.mutable_parallel()->mutable_layout()->set_sequence(false);
+  EXPECT_EQ(LayoutText(spec), R"({"shard":"NONE"})");
+}
+
 TEST(LayoutChange, WritesTheDefaultDown) {
   v1::JobSpec spec = Laid(v1::Parallel::SHARD_UNSPECIFIED, 1, 1);
   EXPECT_EQ(LayoutText(spec), R"({"shard":"NONE"})") << "its norm is one of shards";
