@@ -36,7 +36,7 @@ DemandClass ClassOf(const JobRecord& job) {
   return {std::max(1, job.min_slots),
           job.bytes_per_slot,
           job.device,
-          job.avoid_node,
+          AvoidedBy(job),
           rule == ArithmeticRule::kAny       ? Mixing::kAlways
           : rule == ArithmeticRule::kUnknown ? Mixing::kIfNeeded
                                              : Mixing::kNever,

@@ -9,6 +9,28 @@
 
 namespace trainyard {
 
+namespace {
+
+// Where the state is that its last gang left in memory; empty: it left none.
+std::vector<std::string> NodesWithState(const JobRecord& job) {
+  std::vector<std::string> nodes;
+  if (!MayTryKeptState(job, job.attempt + 1) || job.resize->kept_step == 0) return nodes;
+  for (const RankSlots& rank : job.resize->ranks) nodes.push_back(rank.node);
+  return nodes;
+}
+
+}  // namespace
+
+std::string AvoidedBy(const JobRecord& job) {
+  if (job.avoid_node.empty()) return "";
+  const std::vector<std::string> nodes = NodesWithState(job);
+  const bool only_there =
+      !nodes.empty() && std::all_of(nodes.begin(), nodes.end(), [&job](const std::string& node) {
+        return node == job.avoid_node;
+      });
+  return only_there ? "" : job.avoid_node;
+}
+
 SlotDemand WholeDemandOf(const JobRecord& job) {
   SlotDemand demand{.count = std::max(1, job.min_slots),
                     .device = job.device,
@@ -17,9 +39,7 @@ SlotDemand WholeDemandOf(const JobRecord& job) {
                     .group = std::max(1, job.group_ranks),
                     .mixed = job.arithmetic_rule == ArithmeticRule::kAny};
   if (job.arithmetic_rule == ArithmeticRule::kSame) demand.arithmetic = job.arithmetic;
-  if (MayTryKeptState(job, job.attempt + 1) && job.resize->kept_step > 0) {
-    for (const RankSlots& rank : job.resize->ranks) demand.near.push_back(rank.node);
-  }
+  demand.near = NodesWithState(job);
   return demand;
 }
 

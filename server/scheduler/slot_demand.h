@@ -27,6 +27,10 @@ struct SlotDemand {
 std::string DescribeDemand(const SlotDemand& demand);  // "2 CUDA slots of 8.0 GiB"
 SlotDemand WholeDemandOf(const JobRecord& job);        // on any node
 
+// The node that failed the job last, which it avoids as long as others suffice; "": none, or the
+// state that its gang left in memory is there and nowhere else, where it is tried again.
+std::string AvoidedBy(const JobRecord& job);
+
 // The same of slots whatever their fingerprints are.
 SlotDemand OfAnyArithmetic(SlotDemand demand);
 

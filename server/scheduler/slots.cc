@@ -138,14 +138,9 @@ void SlotTable::SetApart(const std::string& name) {
 SlotDemand SlotTable::DemandOf(const JobRecord& job) {
   SlotDemand demand = WholeDemandOf(job);
   const bool unknown = job.arithmetic_rule == ArithmeticRule::kUnknown && demand.count > 1;
-  if (job.avoid_node.empty() && !unknown) return demand;
-  // Where its state is, and nowhere else, it is tried again all the same.
-  const bool only_there = !demand.near.empty() &&
-                          std::all_of(demand.near.begin(), demand.near.end(),
-                                      [&job](const auto& node) { return node == job.avoid_node; });
-  if (!job.avoid_node.empty() && !only_there) {
-    SetApart(job.avoid_node);
-    demand.avoid = job.avoid_node;
+  if (const std::string avoided = AvoidedBy(job); !avoided.empty()) {
+    SetApart(avoided);
+    demand.avoid = avoided;
     if (!CouldHold(demand)) demand.avoid.clear();
   }
   if (unknown && !CouldHold(demand)) demand.mixed = true;

@@ -42,6 +42,8 @@ void Yard::CountResizes(const SchedulerSnapshot& after) {
     resized_[job.uid] = job.attempt;
     for (const AttemptRecord& attempt : after.attempts) {
       if (attempt.job_uid != job.uid) continue;
+      if (attempt.layout != job.layout) ++faults_seen_["gangs that left for another layout"];
+      if (attempt.ranks.size() == job.resize->ranks.size()) continue;
       const bool grows = job.resize->ranks.size() > attempt.ranks.size();
       ++faults_seen_[grows ? "jobs that grew" : "jobs that shrank"];
     }

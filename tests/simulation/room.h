@@ -67,14 +67,16 @@ class Room {
     }
   }
 
-  // The node on which a job failed last is avoided as long as the others suffice. Of one whose rule
-  // is not known its slots are mixed only if they have to be.
+  // The node on which a job failed last is avoided as long as the others suffice, and unless the
+  // state that its gang left in memory is there and nowhere else. Of one whose rule is not known
+  // its slots are mixed only if they have to be.
   struct Terms {
     std::string avoided;
     bool mixed = false;
   };
   Terms TermsOf(const JobRecord& job) const {
     Terms terms{job.avoid_node, job.arithmetic_rule == ArithmeticRule::kAny};
+    if (HasStateOnlyOn(job, job.avoid_node)) terms.avoided.clear();
     const auto any = [](const Entry&) { return true; };
     if (!Holds(job, terms, any)) terms.avoided.clear();
     if (job.arithmetic_rule == ArithmeticRule::kUnknown && !Holds(job, terms, any)) {
@@ -103,6 +105,13 @@ class Room {
   }
 
  private:
+  static bool HasStateOnlyOn(const JobRecord& job, const std::string& node) {
+    return MayTryKeptState(job, job.attempt + 1) && job.resize->kept_step > 0 &&
+           !job.resize->ranks.empty() &&
+           std::all_of(job.resize->ranks.begin(), job.resize->ranks.end(),
+                       [&node](const RankSlots& rank) { return rank.node == node; });
+  }
+
   struct Entry {
     const SlotRecord* slot;
     const std::string* node;

@@ -222,27 +222,29 @@ void Yard::Heal() {
   }
 }
 
+void Yard::GetOn(SimAgent& agent) {
+  if (!agent.connected()) {
+    SimServer& server = AnyServer();
+    agent.Connect(server.fleet(), server.version());
+  }
+  agent.Act();
+  agent.SendHeartbeat();
+  for (int i = 0; i < 3; ++i) {
+    std::vector<RankId> ranks;
+    for (const auto& [rank, process] : agent.processes()) ranks.push_back(rank);
+    for (const RankId& rank : ranks) agent.Step(rank);
+  }
+  agent.SendEvents(16);
+  for (int i = 0; i < 20; ++i) {
+    agent.Deliver();
+    Pump(10);
+  }
+  agent.Act();
+}
+
 void Yard::HealedRound() {
   Advance(absl::Milliseconds(500));
-  for (auto& agent : agents_) {
-    if (!agent->connected()) {
-      SimServer& server = AnyServer();
-      agent->Connect(server.fleet(), server.version());
-    }
-    agent->Act();
-    agent->SendHeartbeat();
-    for (int i = 0; i < 3; ++i) {
-      std::vector<RankId> ranks;
-      for (const auto& [rank, process] : agent->processes()) ranks.push_back(rank);
-      for (const RankId& rank : ranks) agent->Step(rank);
-    }
-    agent->SendEvents(16);
-    for (int i = 0; i < 20; ++i) {
-      agent->Deliver();
-      Pump(10);
-    }
-    agent->Act();
-  }
+  for (auto& agent : agents_) GetOn(*agent);
   for (size_t i = 0; i < jobs_.size() * 2; ++i) WatchEvent();
   LookAtMachines();
   Turn();

@@ -60,12 +60,14 @@ class Yard : private SimStoreObserver {
   bool Chance(int percent) { return Draw(100) < percent; }
   SimAgent& AnyAgent() { return *agents_[Draw(static_cast<int>(agents_.size()))]; }
   SimServer& AnyServer() { return *servers_[Draw(2)]; }
+  const SimJob& AnyJob() { return *jobs_[Draw(static_cast<int>(jobs_.size()))]; }
   absl::Duration AnyOffset();
   SimClock NewClock();
   void DrawArithmetic();
 
   // yard_events.cc
   void OneEvent();
+  void CalmEvent();
   void UserEvent();
   void AgentEvent();
   void FaultEvent();
@@ -90,6 +92,8 @@ class Yard : private SimStoreObserver {
   void Advance(absl::Duration d);
   void Turn();
   void TurnOf(SimServer& server);
+  // Whatever there is to say between an agent and a server is said, and its processes make steps.
+  void GetOn(SimAgent& agent);
   void Heal();
   void HealedRound();
 
@@ -152,6 +156,8 @@ class Yard : private SimStoreObserver {
   std::map<std::string, int64_t> faults_seen_;
   int64_t interleaved_ = 0;  // how often others ran within a call
   int turns_ = 0;            // which server's loop gets the turns now
+  int calm_events_ = 0;      // that are still to come before anything goes wrong again
+  size_t gets_on_ = 0;       // which agent does then
   int now_event_ = 0;
   int submitted_ = 0;
   int succeeded_ = 0;

@@ -12,10 +12,22 @@ namespace {
 
 constexpr size_t kMostJobs = 12;  // at a time
 constexpr size_t kMostAgents = 6;
+// Now and then so little goes wrong for so many events at most that gangs start, train, are resized
+// and go on from what others left; among all that goes wrong else hardly any comes so far.
+constexpr int kEventsBetweenCalms = 200;
+constexpr int kLongestCalm = 300;
 
 }  // namespace
 
 void Yard::OneEvent() {
+  if (calm_events_ > 0) {
+    --calm_events_;
+    return CalmEvent();
+  }
+  if (Draw(kEventsBetweenCalms) == 0) {
+    SetAway(false);
+    calm_events_ = Draw(kLongestCalm);
+  }
   const int kind = Draw(100);
   if (kind < 12) return UserEvent();
   if (kind < 62) return AgentEvent();
@@ -24,6 +36,19 @@ void Yard::OneEvent() {
   if (kind < 84) return Turn();
   if (kind < 94) return Pump(1 + Draw(6));
   Advance(absl::Milliseconds(1 + Draw(2500)));
+}
+
+void Yard::CalmEvent() {
+  const int kind = Draw(40);
+  if (kind < 28) return GetOn(*agents_[gets_on_++ % agents_.size()]);
+  if (kind < 32) return Turn();
+  if (kind < 36) return Advance(absl::Milliseconds(1 + Draw(1500)));
+  if (kind < 38) return WatchEvent();
+  if (kind == 38 && Chance(50)) return UserEvent();
+  if (kind == 38) return jobs_.empty() ? SubmitSome() : SetRange(AnyJob());
+  SimAgent& agent = AnyAgent();
+  if (Chance(50) || agent.processes().empty()) return;
+  agent.Crash(agent.processes().begin()->first, true, true);
 }
 
 void Yard::UserEvent() {
@@ -85,7 +110,7 @@ void Yard::SubmitSome() {
   if (Chance(30)) job.device = Chance(70) ? "CPU" : "CUDA";
   job.bytes_per_slot = 50 + (Chance(40) ? 100 * Draw(4) : 0);
   job.second_owner = job.max_slots > 1 && Chance(60);
-  job.total_steps = 1 + Draw(elastic || job.second_owner ? 40 : 6);
+  job.total_steps = 1 + Draw(!elastic && !job.second_owner ? 6 : Chance(20) ? 200 : 40);
   job.max_restarts = 1000;  // every fault is retried: whatever can run must end well
   job.backoff = absl::Milliseconds(Draw(3) * 100);
   if (Chance(4)) {  // never makes a step: it must end, by its budget

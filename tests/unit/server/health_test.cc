@@ -89,6 +89,22 @@ TEST(NodeWithTheState, IsTakenBeforeItsEquals) {
   EXPECT_EQ(placed(1), "a") << "that state was tried twice";
 }
 
+// A job before it that avoids the node for good waits for another one, and no reason of that one is
+// its own.
+TEST(NodeWithTheState, IsTakenAlsoBehindAJobThatAvoidsIt) {
+  Snapshots s;
+  s.Node({.name = "a", .cpu = 1}).Node({.name = "b", .cpu = 1}).Running({.id = "r"}, "b", {0});
+  s.Queued({.id = "i", .age_seconds = 9}).Queued({.id = "j"});
+  for (const size_t job : {1, 2}) {
+    Job(s, job).attempt = 1;
+    Job(s, job).avoid_node = "a";
+  }
+  EXPECT_EQ(PlacedOn(s, "uid-j"), "");
+  Job(s, 2).resize = {.attempt = 1, .ranks = {{"a", {0}}}, .kept_step = 7};
+  EXPECT_EQ(PlacedOn(s, "uid-j"), "a");
+  EXPECT_EQ(PlacedOn(s, "uid-i"), "");
+}
+
 TEST(AvoidedNode, IsToldByExplain) {
   Snapshots s;
   s.Node({.name = "a", .cpu = 1}).Node({.name = "b", .cpu = 1}).Queued({.id = "j"});
