@@ -84,7 +84,8 @@ class JobStore {
 
   // From now on the job runs on any number of slots in `range`, and in its layout; what these may
   // be, the caller knows. Unchanged, whatever the version, if it does so already.
-  // kFailedPrecondition: it has ended. `by`: who asks, for the feed.
+  // One that ended gets it once it is resumed; kFailedPrecondition: it never can be. `by`: who
+  // asks, for the feed.
   virtual absl::StatusOr<JobRecord> SetSlotRange(const JobName& name, int64_t version,
                                                  const SlotRange& range, const std::string& by) = 0;
 

@@ -196,7 +196,7 @@ absl::StatusOr<SlotRange> JobIntake::CheckRange(const v1::ResizeJobRequest& requ
                                                 const JobRecord& job) {
   TY_ASSIGN_OR_RETURN(WantedRange wanted, WantedRangeOf(request, job));
   SlotRange& range = wanted.range;
-  if (!wanted.changes || IsTerminal(job.state)) return range;
+  if (!wanted.changes || job.state == JobState::kSucceeded) return range;  // which is refused
   JobRecord resized = job;
   resized.spec = wanted.spec.SerializeAsString();
   resized.layout.clear();  // its spec has it

@@ -167,11 +167,31 @@ void WriteSlots(Transaction& transaction, const JobRecord& before, const JobReco
                                        StoredMostSlots(job), job.group_ranks, job.layout));
 }
 
+namespace {
+
+absl::Status ChangedUnderItsLock(const JobRecord& job) {
+  return absl::AbortedError(absl::StrCat("job ", job.job_id, " changed under its lock"));
+}
+
+// Of a job that ended only its slots can change, and its feed has no more items.
+absl::StatusOr<int64_t> WriteEndedJob(Transaction& transaction, const JobRecord& before,
+                                      const JobRecord& job) {
+  const pqxx::result written = transaction.Run(
+      kResizeEndedJob, Params(job.uid, before.version, before.attempt, job.min_slots,
+                              StoredMaxSlots(job), job.bytes_per_slot, job.slot_step,
+                              StoredMostSlots(job), job.group_ranks, job.layout, job.version));
+  if (written.size() != 1) return ChangedUnderItsLock(job);
+  return written[0][0].as<int64_t>() + 1;
+}
+
+}  // namespace
+
 absl::StatusOr<int64_t> WriteJob(Transaction& transaction, const JobRecord& before,
                                  const JobChange& change) {
   const JobRecord& job = change.job;
   const int64_t items = ItemsIn(change.feed);
   const bool revives = IsTerminal(before.state);
+  if (revives && IsTerminal(job.state)) return WriteEndedJob(transaction, before, job);
   if (!revives) WriteSlots(transaction, before, job);
   const Query& query = IsTerminal(job.state) ? kEndJob : revives ? kReviveJob : kUpdateJob;
   const pqxx::result written = transaction.Run(
@@ -181,9 +201,7 @@ absl::StatusOr<int64_t> WriteJob(Transaction& transaction, const JobRecord& befo
              job.restarts, job.step, job.update_time, job.not_before, job.start_time, job.end_time,
              job.suspend_deadline, FailureJson(job.failure), job.newest_checkpoint_uri, items,
              job.losses, job.avoid_node, job.arithmetic));
-  if (written.size() != 1) {
-    return absl::AbortedError(absl::StrCat("job ", job.job_id, " changed under its lock"));
-  }
+  if (written.size() != 1) return ChangedUnderItsLock(job);
   if (revives) WriteSlots(transaction, before, job);
   const int64_t first_sequence = written[0][0].as<int64_t>() - items + 1;
   TY_RETURN_IF_ERROR(

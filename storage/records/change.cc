@@ -253,7 +253,9 @@ absl::StatusOr<JobChange> SetSlotRange(const JobRecord& job, int64_t version,
     return change;
   }
   TY_RETURN_IF_ERROR(CheckVersion(job, version));
-  if (IsTerminal(job.state)) return Forbidden(job, "resized");
+  // One that ended, and may go on, gets it when it does.
+  const bool ended = IsTerminal(job.state);
+  if (ended && !NextJobState(job.state, JobTrigger::kResume)) return Forbidden(job, "resized");
   change.job.min_slots = range.min_slots;
   change.job.max_slots = range.max_slots;
   change.job.bytes_per_slot = range.bytes_per_slot;
@@ -263,6 +265,7 @@ absl::StatusOr<JobChange> SetSlotRange(const JobRecord& job, int64_t version,
   TY_RETURN_IF_ERROR(CheckSubmission(change.job));
   change.job.version += 1;
   change.changed = true;
+  if (ended) return change;  // its feed is over
   const std::string layout =
       other_layout ? absl::StrCat(" in the layout ", range.layout_in_words) : "";
   change.feed.push_back(

@@ -260,9 +260,43 @@ TEST_P(ResizeSuite, TheRangeIsKeptUntilTheEndAndBeyond) {
   ASSERT_EQ(Get("a").state, JobState::kCancelled);
   same(Get("a"));
   EXPECT_EQ(Get("a").slots, 0);
-  EXPECT_TRUE(absl::IsFailedPrecondition(jobs().SetSlotRange(name, 0, {1, 3, 1}, "x").status()));
   ASSERT_TRUE(jobs().Resume(name, 0, {reason::kResumedByUser, "r"}).ok());
   same(Get("a"));
+}
+
+// So that a job which failed for want of memory, say, does not begin with what failed it.
+TEST_P(ResizeSuite, AJobThatEndedGetsAnotherRangeForWhenItIsResumed) {
+  const JobName name{"default", "a"};
+  ASSERT_OK(jobs().Submit(NewJob("a")).status());
+  ASSERT_OK(jobs().Cancel(name, 0, {reason::kCancelledByUser, "c"}).status());
+  const JobRecord ended = Get("a");
+  const size_t items = jobs().ReadFeed(ended.uid, 0, 100)->size();
+  const SlotRange range{.min_slots = 2,
+                        .max_slots = 6,
+                        .bytes_per_slot = 70,
+                        .slot_step = 2,
+                        .group_ranks = 2,
+                        .layout = "new",
+                        .layout_in_words = "words"};
+  EXPECT_TRUE(absl::IsAborted(jobs().SetSlotRange(name, 99, range, "x").status()));
+  const auto set = jobs().SetSlotRange(name, ended.version, range, "x");
+  ASSERT_TRUE(set.ok()) << set.status();
+  const auto has_it = [&](const JobRecord& job) {
+    EXPECT_EQ(job.min_slots, 2);
+    EXPECT_EQ(job.max_slots, 6);
+    EXPECT_EQ(job.bytes_per_slot, 70);
+    EXPECT_EQ(job.slot_step, 2);
+    EXPECT_EQ(job.group_ranks, 2);
+    EXPECT_EQ(job.layout, "new");
+  };
+  has_it(*set);
+  has_it(Get("a"));
+  EXPECT_EQ(Get("a").state, JobState::kCancelled);
+  EXPECT_EQ(Get("a").version, ended.version + 1);
+  EXPECT_EQ(jobs().ReadFeed(ended.uid, 0, 100)->size(), items) << "its feed is over";
+  ASSERT_OK(jobs().Resume(name, 0, {reason::kResumedByUser, "r"}).status());
+  has_it(Get("a"));
+  EXPECT_EQ(jobs().ReadFeed(ended.uid, 0, 100)->size(), items + 1);
 }
 
 // The layout that is asked for is one of the job, and of the attempts that are placed from then on.

@@ -94,6 +94,13 @@ UPDATE jobs SET min_slots = $2, max_slots = $3, bytes_per_slot = $4, resize = $5
   group_ranks = $8, layout = $9
 WHERE uid = $1
 
+-- name: ResizeEndedJob
+-- Of a job that ended, what UpdateSlots changes of one that lives. Fenced as UpdateJob is.
+UPDATE ended_jobs SET min_slots = $4, max_slots = $5, bytes_per_slot = $6, slot_step = $7, most_slots = $8, group_ranks = $9,
+  layout = $10, version = $11
+WHERE uid = $1 AND create_time = (SELECT create_time FROM job_specs WHERE job_uid = $1) AND version = $2 AND attempt = $3
+RETURNING feed_sequence
+
 -- name: UpdateJobs
 -- UpdateJob for many.
 UPDATE jobs j SET ({changing_columns}) = ROW ({moved_values})

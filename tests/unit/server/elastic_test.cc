@@ -570,7 +570,12 @@ TEST(Resize, TheRangeOfAJobChangesUntilItEnds) {
             "takes 2 to 6 slots from now on, as a asked; it was 2 to 4 slots");
   EXPECT_TRUE(absl::IsAborted(SetSlotRange(job, 7, {2, 4, 100}, "ann", TestNow()).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(SetSlotRange(job, 0, {0, 4, 1}, "a", TestNow()).status()));
-  job.state = JobState::kFailed;
+  job.state = JobState::kFailed;  // it may be resumed
+  const auto failed = SetSlotRange(job, 0, {2, 4, 1}, "a", TestNow());
+  ASSERT_TRUE(failed.ok());
+  EXPECT_TRUE(failed->changed);
+  EXPECT_THAT(failed->feed, IsEmpty());
+  job.state = JobState::kSucceeded;
   EXPECT_TRUE(absl::IsFailedPrecondition(SetSlotRange(job, 0, {2, 4, 1}, "a", TestNow()).status()));
 }
 
