@@ -205,8 +205,8 @@ absl::StatusOr<SlotRange> JobIntake::CheckRange(const v1::ResizeJobRequest& requ
   resized.slot_step = range.slot_step;
   resized.group_ranks = range.group_ranks;
   const Plan plan = MakePlan(std::move(resized), FromNow(kLongestPlanning));
-  TY_RETURN_IF_ERROR(plan.sizing.status());
-  TY_RETURN_IF_ERROR(plan.fits);
+  TY_RETURN_IF_ERROR(OfResizeRequest(plan.sizing.status()));
+  TY_RETURN_IF_ERROR(OfResizeRequest(plan.fits));
   range.bytes_per_slot = plan.sizing->summary.bytes_per_slot();
   return range;
 }

@@ -39,15 +39,6 @@ absl::StatusOr<std::string> LayoutBeside(const JobRecord& job, const v1::JobSpec
   return text == plan::LayoutText(as_submitted) ? "" : text;
 }
 
-// A check of the spec names its fields there; those of the layout are the request's.
-absl::Status OfRequest(const absl::Status& status) {
-  for (const char* field : {"spec.parallel.layout", "spec.parallel.shard"}) {
-    if (!absl::StartsWith(status.message(), field)) continue;
-    return absl::Status(status.code(), absl::StripPrefix(status.message(), "spec.parallel."));
-  }
-  return status;
-}
-
 absl::Status CheckSlots(const v1::ResizeJobRequest& request, const SlotRange& range,
                         const v1::Parallel& parallel) {
   const int64_t sharing = plan::RanksInGroup(parallel);
@@ -75,6 +66,16 @@ absl::Status CheckSlots(const v1::ResizeJobRequest& request, const SlotRange& ra
 
 }  // namespace
 
+absl::Status OfResizeRequest(const absl::Status& status) {
+  for (const auto& [before, field] :
+       {std::pair("spec.parallel.", "layout"), std::pair("spec.parallel.", "shard"),
+        std::pair("spec.resources.", "min_slots"), std::pair("spec.resources.", "max_slots")}) {
+    if (!absl::StartsWith(status.message(), absl::StrCat(before, field))) continue;
+    return absl::Status(status.code(), absl::StripPrefix(status.message(), before));
+  }
+  return status;
+}
+
 absl::StatusOr<WantedRange> WantedRangeOf(const v1::ResizeJobRequest& request,
                                           const JobRecord& job) {
   if (!request.has_min_slots() && !request.has_max_slots() && !AsksForLayout(request)) {
@@ -86,7 +87,7 @@ absl::StatusOr<WantedRange> WantedRangeOf(const v1::ResizeJobRequest& request,
   v1::Parallel& parallel = *wanted.spec.mutable_parallel();
   if (request.has_layout()) *parallel.mutable_layout() = request.layout();
   if (request.shard() != v1::Parallel::SHARD_UNSPECIFIED) parallel.set_shard(request.shard());
-  TY_RETURN_IF_ERROR(OfRequest(plan::CheckLayout(parallel)));
+  TY_RETURN_IF_ERROR(OfResizeRequest(plan::CheckLayout(parallel)));
   SlotRange& range = wanted.range;
   range = {.min_slots = request.has_min_slots() ? request.min_slots() : job.min_slots,
            .max_slots = request.has_max_slots() ? request.max_slots() : job.max_slots,
@@ -105,7 +106,7 @@ absl::StatusOr<WantedRange> WantedRangeOf(const v1::ResizeJobRequest& request,
   wanted.spec.mutable_resources()->set_min_slots(range.min_slots);
   wanted.spec.mutable_resources()->set_max_slots(range.max_slots);
   absl::StatusOr<v1::JobSpec> resolved = plan::ResolveSpec(wanted.spec);
-  TY_RETURN_IF_ERROR(AsksForLayout(request) ? OfRequest(resolved.status()) : resolved.status());
+  TY_RETURN_IF_ERROR(OfResizeRequest(resolved.status()));
   wanted.spec = *std::move(resolved);
   return wanted;
 }

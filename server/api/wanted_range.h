@@ -16,6 +16,9 @@ struct WantedRange {
   bool changes = false;
 };
 
+// What a check says of a field of the spec that ResizeJobRequest has as its own, said of that one.
+absl::Status OfResizeRequest(const absl::Status& status);
+
 // kInvalidArgument, with the field of the request: the job cannot have it.
 absl::StatusOr<WantedRange> WantedRangeOf(const v1::ResizeJobRequest& request,
                                           const JobRecord& job);

@@ -19,6 +19,8 @@ namespace {
 constexpr int kRunOverStart = 10;
 constexpr absl::Duration kLongestStart = absl::Minutes(5);  // that counts
 
+constexpr char kAskedForLayout[] = "it was asked to go on in another layout";
+
 int LeastOf(const JobRecord& job) { return std::max(1, job.min_slots); }
 
 // Of so many slots, those that are whole steps of the job.
@@ -77,6 +79,7 @@ std::optional<Resize> StayElsewhere(const JobRecord& job, const AttemptRecord& a
                                     const std::set<std::string>& nodes,
                                     const PlannerOptions& options) {
   if (job.state != JobState::kRunning || AnyOver(attempt)) return std::nullopt;
+  if (attempt.layout != job.layout) return std::nullopt;  // which its other slots may not hold
   std::vector<Placement::Rank> left = SlotsOf(attempt);
   std::string away;
   std::erase_if(left, [&](const Placement::Rank& rank) {
@@ -103,8 +106,11 @@ Elastic::Elastic(const Cluster& cluster, const PlannerOptions& options, SlotTabl
   FindGangs(cluster);
   LookAhead(cluster);
   for (Gang& gang : gangs_) {
-    TakeWhatIsTooMuch(gang);
-    ChangeLayout(gang);
+    if (IsLaidOut(gang)) {
+      TakeWhatIsTooMuch(gang);
+    } else {
+      ChangeLayout(gang);
+    }
   }
 }
 
@@ -122,23 +128,23 @@ bool Elastic::MayStay(const SlotDemand& demand, const Placement::Rank& rank) con
                      [&](int slot) { return slots_.IsLargeEnough(demand, rank.node, slot); });
 }
 
-// A gang that is resized anyway takes its new layout with that, and one of which too few ranks may
-// stay when it gets more slots (Grow).
+// A gang of which too few ranks may stay takes its new layout when it gets more slots (Grow), and
+// runs on as it is until then.
 void Elastic::ChangeLayout(Gang& gang) {
-  if (gang.attempt->layout == gang.job->layout || gang.decision.has_value()) return;
   const SlotDemand demand = slots_.DemandOf(*gang.job);
   std::vector<size_t> go;
   for (size_t i = 0; i < gang.ranks.size(); ++i) {
     if (!MayStay(demand, gang.ranks[i])) go.push_back(i);
   }
-  const size_t whole = WholeSteps(*gang.job, gang.ranks.size() - go.size());
+  const size_t most = static_cast<size_t>(gang.job->max_slots);
+  const size_t whole = WholeSteps(*gang.job, std::min(most, gang.ranks.size() - go.size()));
   if (static_cast<int>(whole) < LeastOf(*gang.job)) return;
   for (const size_t rank : ThatCouldGo(gang, {}, {}).ranks) {
     if (gang.ranks.size() - go.size() == whole) break;
     if (MayStay(demand, gang.ranks[rank])) go.push_back(rank);
   }
   Drop(gang, std::move(go));
-  Decide(gang, false, "it was asked to go on in another layout");
+  Decide(gang, false, kAskedForLayout);
 }
 
 // The slots of gangs that are still leaving.
@@ -159,7 +165,9 @@ void Elastic::PlaceResized(const Cluster& cluster) {
       const bool free = std::all_of(rank.slots.begin(), rank.slots.end(),
                                     [&](int slot) { return slots_.IsFree(rank.node, slot); });
       const bool more = static_cast<int>(ranks.size()) < job->max_slots;
-      if (free && more && MayStay(demand, rank)) ranks.push_back(rank);
+      // What was asked for since the resize was decided may need larger slots.
+      const bool holds = job->layout == job->resize->layout || MayStay(demand, rank);
+      if (free && more && holds) ranks.push_back(rank);
     }
     const size_t left = ranks.size();
     Arrange(*job, ranks);
@@ -255,7 +263,8 @@ bool Elastic::MakeRoom(const JobRecord& job) {
 }
 
 // Ranks of the gang, no more than it may lose. First those whose slots are in `pool` and serve
-// `demand`, which all do if `pool` is empty; of these those that are beyond the whole groups of
+// `demand`, which all do if `pool` is empty; of these those whose slots are too small for what the
+// job needs now, then those that are beyond the whole groups of
 // their node, then those on the nodes where the gang has fewest. The node of its rank 0 stays if it
 // can: the state is left in its memory, and need not be sent to another one.
 Elastic::Gift Elastic::ThatCouldGo(Gang& gang, const SlotDemand& demand,
@@ -266,7 +275,8 @@ Elastic::Gift Elastic::ThatCouldGo(Gang& gang, const SlotDemand& demand,
   const int group = std::max(1, gang.job->group_ranks);
   Gift gift{.gang = &gang};
   std::vector<size_t>& ranks = gift.ranks;
-  std::vector<bool> serves;
+  const SlotDemand own = slots_.DemandOf(*gang.job);
+  std::vector<bool> serves, stays;
   for (size_t i = 0; i < gang.ranks.size(); ++i) {
     const Placement::Rank& rank = gang.ranks[i];
     serves.push_back(pool.empty() ||
@@ -274,6 +284,7 @@ Elastic::Gift Elastic::ThatCouldGo(Gang& gang, const SlotDemand& demand,
                        return ahead_->Serves(demand, pool, rank.node, slot);
                      }));
     gift.serve += serves.back() ? 1 : 0;
+    stays.push_back(MayStay(own, rank));
     ranks.push_back(i);
   }
   std::stable_sort(ranks.begin(), ranks.end(), [&](size_t a, size_t b) {
@@ -282,10 +293,11 @@ Elastic::Gift Elastic::ThatCouldGo(Gang& gang, const SlotDemand& demand,
     const bool whole_a = place[a] < has_a / group * group,
                whole_b = place[b] < has_b / group * group;
     const bool not_a = !serves[a], not_b = !serves[b];
+    const bool stays_a = stays[a], stays_b = stays[b];
     const std::string& first = gang.attempt->ranks.front().node;
     const bool first_a = of_a == first, first_b = of_b == first;
-    return std::tie(not_a, whole_a, has_a, first_a, of_b, b) <
-           std::tie(not_b, whole_b, has_b, first_b, of_a, a);
+    return std::tie(not_a, stays_a, whole_a, has_a, first_a, of_b, b) <
+           std::tie(not_b, stays_b, whole_b, has_b, first_b, of_a, a);
   });
   const int surplus = static_cast<int>(gang.ranks.size()) - LeastOf(*gang.job);
   ranks.resize(std::max(0, surplus));
@@ -304,7 +316,9 @@ bool Elastic::MakeRoomIn(const SlotTable::Pool& pool, const SlotTable::Counts& c
   int offered = 0;
   for (Gang& gang : gangs_) {
     const bool has_more = static_cast<int>(gang.ranks.size()) > LeastOf(*gang.job);
-    if (!has_more || gang.job->priority > job.priority) continue;
+    // Fewer slots would be slots in the new layout, which they do not hold.
+    const bool could_not_go_on = !IsLaidOut(gang) && !gang.decision.has_value();
+    if (!has_more || could_not_go_on || gang.job->priority > job.priority) continue;
     Gift gift = ThatCouldGo(gang, demand, pool);
     if (gift.serve == 0) continue;
     offered += gift.serve;
@@ -392,7 +406,8 @@ void Elastic::Grow(Gang& gang) {
   if (gang.decision.has_value()) return;
   const SlotDemand demand = slots_.DemandOf(job);
   std::vector<Placement::Rank> ranks = gang.ranks;  // that it would have
-  if (gang.attempt->layout != job.layout) {
+  const bool laid_out = IsLaidOut(gang);
+  if (!laid_out) {
     std::erase_if(ranks, [&](const Placement::Rank& rank) { return !MayStay(demand, rank); });
   }
   const int has = static_cast<int>(ranks.size());
@@ -418,19 +433,23 @@ void Elastic::Grow(Gang& gang) {
   GroupByNode(ranks);
   gang.ranks = std::move(ranks);
   Decide(gang, !below,
-         below ? absl::StrCat("it was asked to take at least ", job.min_slots)
-               : absl::StrCat("no waiting job could use ", takes - has, " more"));
+         !laid_out ? kAskedForLayout
+         : below   ? absl::StrCat("it was asked to take at least ", job.min_slots)
+                   : absl::StrCat("no waiting job could use ", takes - has, " more"));
 }
 
-// What a user asks for may be there only among slots that do not compute as those of the gang.
+// What a user asks for may be there only among slots that do not compute as those of the gang, or
+// are larger.
 void Elastic::MoveWhole(Gang& gang, const SlotDemand& demand) {
   std::optional<std::vector<Placement::Rank>> ranks = slots_.Find(demand);
   if (!ranks.has_value()) return;
   slots_.Take(*ranks);
   gang.ranks = *std::move(ranks);
   Decide(gang, false,
-         absl::StrCat("it was asked to take at least ", demand.count,
-                      ", and there are not so many that compute as those that it had"));
+         !IsLaidOut(gang)
+             ? kAskedForLayout
+             : absl::StrCat("it was asked to take at least ", demand.count,
+                            ", and there are not so many that compute as those that it had"));
 }
 
 absl::Time MayGrowFrom(const JobRecord& job, const AttemptRecord& attempt, absl::Time now,

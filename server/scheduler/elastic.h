@@ -69,6 +69,8 @@ class Elastic {
     std::string first;                   // for whom it shrinks
     int others = 0;                      // for how many more
   };
+  // Whether it runs in the layout that its job is to have.
+  static bool IsLaidOut(const Gang& gang) { return gang.attempt->layout == gang.job->layout; }
   struct Gift {
     Gang* gang = nullptr;
     std::vector<size_t> ranks;  // that could go, the best to go first

@@ -101,7 +101,7 @@ Reason ReasonForPlacement(const std::vector<Placement::Rank>& ranks, const JobRe
     std::erase_if(nodes, [&known](const std::string& node) { return !known.insert(node).second; });
   }
   const bool again =
-      !job.avoid_node.empty() && std::count(nodes.begin(), nodes.end(), job.avoid_node) > 0;
+      !AvoidedBy(job).empty() && std::count(nodes.begin(), nodes.end(), job.avoid_node) > 0;
   return {reason::kPlaced,
           absl::StrCat(ranks.size(), ranks.size() == 1 ? " slot" : " slots", " on ",
                        absl::StrJoin(nodes, ", "),

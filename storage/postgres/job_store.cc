@@ -133,13 +133,16 @@ absl::Status PostgresJobStore::Delete(const JobName& name, int64_t version) {
   // The metrics of a long job are deleted in pieces, and the job with the last: a single statement
   // that exceeded its time limit would exceed it again at the next try. An ended job gets no new
   // metrics meanwhile.
+  // The version is that before the first piece: whoever changes the job between two, changes one of
+  // which a part is gone.
+  int64_t wanted = version;
   const auto delete_piece = [&](Transaction& transaction) -> absl::StatusOr<bool> {
     const std::optional<JobRecord> job = LockNamed(transaction, name);
     if (!job.has_value()) {
       if (transaction.repeated_in_doubt) return true;
       return NoSuchJob(name);
     }
-    TY_RETURN_IF_ERROR(CheckDeletable(*job, version));
+    TY_RETURN_IF_ERROR(CheckDeletable(*job, wanted));
     const pqxx::result deleted = transaction.Run(kDeleteMetrics, Params(job->uid, kDeletePiece));
     if (deleted.affected_rows() == kDeletePiece) return false;
     const pqxx::result chunks =
@@ -152,6 +155,7 @@ absl::Status PostgresJobStore::Delete(const JobName& name, int64_t version) {
   bool done = false;
   while (!done) {
     TY_ASSIGN_OR_RETURN(done, database_.Run("delete job", delete_piece));
+    wanted = 0;
   }
   return absl::OkStatus();
 }

@@ -29,7 +29,8 @@ std::optional<ResizeRecord> ResizeIn(const pqxx::field& column) {
   if (column.is_null()) return std::nullopt;
   const Json json = Json::parse(column.c_str());
   ResizeRecord resize{.attempt = json.at("attempt"),
-                      .kept_step = json.value("kept_step", int64_t{0})};  // absent in older rows
+                      .layout = json.value("layout", ""),                 // absent in older rows
+                      .kept_step = json.value("kept_step", int64_t{0})};  // likewise
   for (const Json& rank : json.at("ranks")) {
     resize.ranks.push_back({rank.at("node"), rank.at("slots").get<std::vector<int>>()});
   }
@@ -63,6 +64,7 @@ std::optional<std::string> ResizeJson(const std::optional<ResizeRecord>& resize)
   for (const absl::Time time : resize->growths) growths.push_back(absl::ToUnixMicros(time));
   return Json{{"attempt", resize->attempt},
               {"ranks", ranks},
+              {"layout", resize->layout},
               {"growths", growths},
               {"kept_step", resize->kept_step}}
       .dump();

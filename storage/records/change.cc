@@ -229,8 +229,10 @@ JobChange SuspendJob(const JobRecord& job, SuspendCause cause, const Reason& rea
 JobChange ResizeJob(const JobRecord& job, const std::vector<RankSlots>& ranks, bool grows,
                     const Reason& reason, absl::Duration grace, absl::Time now) {
   JobChange change = SuspendJob(job, SuspendCause::kPreempted, reason, grace, now);
-  ResizeRecord& resize = change.job.resize.emplace(
-      ResizeRecord{.attempt = job.attempt, .ranks = ranks, .growths = GrowthsSince(job, now)});
+  ResizeRecord& resize = change.job.resize.emplace(ResizeRecord{.attempt = job.attempt,
+                                                                .ranks = ranks,
+                                                                .layout = job.layout,
+                                                                .growths = GrowthsSince(job, now)});
   if (grows) resize.growths.push_back(ToMicroseconds(now));
   return change;
 }

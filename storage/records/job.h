@@ -160,6 +160,7 @@ struct RankSlots {
 struct ResizeRecord {
   int64_t attempt = 0;  // the one that leaves; the resize is over once there is a newer one
   std::vector<RankSlots> ranks;  // of the one that follows
+  std::string layout;            // of the job when it was decided: `ranks` hold it in that one
   // When it was given more slots than it had, the newest last; what is older than a limit on such
   // times looks back is forgotten.
   std::vector<absl::Time> growths;

@@ -337,6 +337,7 @@ TEST_P(ResizeSuite, AnAttemptHasTheLayoutThatItsJobHadWhenItWasPlaced) {
   ASSERT_EQ(again.attempt, 2);
   EXPECT_EQ(placed_in(1), "");
   EXPECT_EQ(placed_in(2), "new");
+  EXPECT_EQ(again.resize->layout, "new");
   EXPECT_EQ(said("n2"), std::vector<std::string>{"new of new"});
   ASSERT_TRUE(jobs().Cancel(name, 0, {reason::kCancelledByUser, "c"}).ok());
   Append(again, 0, "n2", Writer(again).Exited(0, 9));

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "storage/records/change.h"
 #include "tests/simulation/room.h"
@@ -42,7 +43,8 @@ void Yard::CountResizes(const SchedulerSnapshot& after) {
     resized_[job.uid] = job.attempt;
     for (const AttemptRecord& attempt : after.attempts) {
       if (attempt.job_uid != job.uid) continue;
-      if (attempt.layout != job.layout) ++faults_seen_["gangs that left for another layout"];
+      const bool asked = absl::StrContains(job.reason.message, "in another layout");
+      if (asked) ++faults_seen_["gangs that left for another layout"];
       if (attempt.ranks.size() == job.resize->ranks.size()) continue;
       const bool grows = job.resize->ranks.size() > attempt.ranks.size();
       ++faults_seen_[grows ? "jobs that grew" : "jobs that shrank"];
@@ -65,7 +67,9 @@ void Yard::CheckSurplus(const SchedulerSnapshot& after, const std::vector<NodeRe
           return IsOver(rank.state) || rank.outcome != RankOutcome::kNone;
         });
     int spare = 0;
-    if (job.state == JobState::kRunning && !over && job.priority <= waits.priority) {
+    // One that has not the slots for its new layout runs on as it is.
+    const bool gives = attempt.layout == job.layout && !over && job.priority <= waits.priority;
+    if (job.state == JobState::kRunning && gives) {
       spare = static_cast<int>(attempt.ranks.size()) - std::max(1, job.min_slots);
     }
     for (const RankRecord& rank : attempt.ranks) {

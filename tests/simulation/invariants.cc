@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -125,11 +126,15 @@ void Yard::CheckRecords() {
     const JobRecord& job = *jobs.at(attempt.job_uid);
     CheckSlots(job, attempt);
     CheckArithmetic(*snapshot, job, attempt);
+    // How much a slot had to hold in the layout of an attempt before is not known any more.
+    std::optional<JobRecord> of_any_size;
+    if (attempt.layout != job.layout) of_any_size.emplace(job).bytes_per_slot = 0;
+    const JobRecord& served = of_any_size.has_value() ? *of_any_size : job;
     absl::string_view device;
     for (const RankRecord& rank : attempt.ranks) {
       for (int index : rank.slots) {
         const SlotRecord* slot = FindSlot(*snapshot, rank.node, index);
-        if (slot == nullptr || !SlotServes(*slot, job)) {
+        if (slot == nullptr || !SlotServes(*slot, served)) {
           Breach(absl::StrCat(job.uid, " sits on a slot that does not serve it"));
         } else if (!device.empty() && device != slot->device) {
           Breach(absl::StrCat(job.uid, " mixes devices"));

@@ -134,18 +134,25 @@ void Yard::SubmitSome() {
 // What the job has now it keeps until it is resized, but every attempt from then on is in the
 // range, and in the layout.
 void Yard::SetRange(const SimJob& job) {
-  const int least = 1 + Draw(3), most = least + Draw(4);
   const absl::StatusOr<JobRecord> before = stores_.jobs().Get(job.name);
-  int step = before.ok() ? before->slot_step : 1;
-  std::string layout = before.ok() ? before->layout : "";
+  if (!before.ok()) return;
+  SlotRange range{.bytes_per_slot = before->bytes_per_slot,
+                  .slot_step = before->slot_step,
+                  .group_ranks = before->group_ranks,
+                  .layout = before->layout};
   if (Chance(50)) {
-    step = 1 + Draw(2);
-    layout = absl::StrCat(R"({"shard":"NONE","layout":{"tensor":)", step, "}}");
+    range.slot_step = range.group_ranks = 1 + Draw(2);
+    range.bytes_per_slot = 50 + (Chance(40) ? 100 * Draw(3) : 0);
+    range.layout = absl::StrCat(R"({"shard":"NONE","layout":{"tensor":)", range.group_ranks,
+                                R"(,"chunks":)", range.bytes_per_slot, "}}");
+    range.layout_in_words = "another one";
   }
-  (void)users_.SetSlotRange(
-      job.name, 0, {least * step, most * step, 50, step, step, layout, "another one"}, "sim");
+  const int least = 1 + Draw(3);
+  range.min_slots = least * range.slot_step;
+  range.max_slots = (least + Draw(4)) * range.slot_step;
+  (void)users_.SetSlotRange(job.name, 0, range, "sim");
   const absl::StatusOr<JobRecord> now = stores_.jobs().Get(job.name);
-  if (!before.ok() || !now.ok() || now->version == before->version) return;
+  if (!now.ok() || now->version == before->version) return;
   ++faults_seen_["jobs of another range of slots"];
   if (now->layout != before->layout) ++faults_seen_["jobs of another layout"];
   range_from_[job.uid] = now->attempt + 1;

@@ -421,7 +421,7 @@ TEST(ElasticLayouts, AGangRunsInItsOldOneUntilTheNewOneHasItsSlots) {
   e.layout = "fours";
   e.min_slots = e.max_slots = e.slot_step = 4;
   EXPECT_THAT(Resizes(Decide(s)),
-              ElementsAre("uid-e: resized 2 -> 4: it was asked to take at least 4"));
+              ElementsAre("uid-e: resized 2 -> 4: it was asked to go on in another layout"));
   s.Running({.id = "f", .slots = 3}, "n", {2, 3, 4});
   EXPECT_THAT(Resizes(Decide(s)), IsEmpty());
   EXPECT_THAT(
@@ -445,7 +445,7 @@ TEST(ElasticLayouts, ItTakesSlotsThatHoldItInTheNewOne) {
   LastJob(s).min_slots = 2;
   const Pass other = Decide(s);
   ASSERT_THAT(Resizes(other),
-              ElementsAre("uid-e: resized 2 -> 2: it was asked to take at least 2"));
+              ElementsAre("uid-e: resized 2 -> 2: it was asked to go on in another layout"));
   EXPECT_EQ(Slots(other.decisions.resizes[0].ranks), "big/1 big/0");
   LastJob(s).min_slots = LastJob(s).max_slots = 3;
   EXPECT_THAT(Resizes(Decide(s)), IsEmpty());  // runs on
@@ -457,6 +457,38 @@ TEST(ElasticLayouts, ItTakesSlotsThatHoldItInTheNewOne) {
   e.resize = ResizeRecord{.attempt = e.attempt, .ranks = {{"n", {0}}, {"big", {1}}}};
   s.snapshot.attempts.clear();
   EXPECT_THAT(PlacedSlots(Decide(s)), ElementsAre("uid-e big/0 big/1"));
+  e.resize->layout = e.layout;  // it was decided for this layout
+  EXPECT_THAT(PlacedSlots(Decide(s)), ElementsAre("uid-e n/0 big/1"));
+}
+
+// With fewer slots it would go on in the new layout, which they do not hold.
+TEST(ElasticLayouts, AGangThatWaitsForLargerSlotsGivesNoneAway) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 4})
+      .Running({.id = "e", .slots = 2, .most_slots = 4}, "n", {0, 1, 2, 3});
+  s.Queued({.id = "x"});
+  EXPECT_THAT(Resizes(Decide(s)), ElementsAre("uid-e: resized 4 -> 3: job x of priority 0 waits"));
+  JobRecord& e = s.snapshot.jobs[0];
+  e.layout = "new";
+  e.bytes_per_slot = int64_t{32} << 30;
+  EXPECT_THAT(Resizes(Decide(s)), IsEmpty());
+  e.max_slots = 3;
+  EXPECT_THAT(Resizes(Decide(s)), IsEmpty());
+  s.snapshot.nodes[0].draining = true;
+  EXPECT_THAT(Resizes(Decide(s)), IsEmpty());
+}
+
+TEST(Elastic, OfItsSlotsItKeepsThoseThatHoldWhatItNeedsNow) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 2})
+      .Node({.name = "big", .cpu = 2, .bytes = int64_t{64} << 30})
+      .Running({.id = "e", .slots = 4}, "n", {0, 1, 0, 1});
+  for (const size_t rank : {2, 3}) s.snapshot.attempts.back().ranks[rank].node = "big";
+  LastJob(s).min_slots = LastJob(s).max_slots = 2;
+  LastJob(s).bytes_per_slot = int64_t{32} << 30;
+  const Pass pass = Decide(s);
+  ASSERT_THAT(Resizes(pass), ElementsAre("uid-e: resized 4 -> 2: it was asked to take at most 2"));
+  EXPECT_EQ(Slots(pass.decisions.resizes[0].ranks), "big/0 big/1");
 }
 
 TEST(ElasticLayouts, AGangWithARankOnACordonedNodeRunsOn) {
@@ -469,13 +501,17 @@ TEST(ElasticLayouts, AGangWithARankOnACordonedNodeRunsOn) {
   EXPECT_THAT(Resizes(Decide(s)), IsEmpty());
 }
 
-TEST(ElasticLayouts, OneResizeDoesForTheLayoutAndWhateverElseIsToChange) {
+TEST(ElasticLayouts, ADrainedNodeIsLeftByTheWholeGang) {
   Snapshots s;
   s.Node({.name = "n", .cpu = 4}).Node({.name = "m", .cpu = 1, .draining = true});
   s.Running({.id = "e", .slots = 2, .most_slots = 3}, "n", {0, 1, 0});
   s.snapshot.attempts.back().ranks[2].node = "m";
-  LastJob(s).layout = "new";
   EXPECT_THAT(Resizes(Decide(s)), ElementsAre("uid-e: resized 3 -> 2: nodes/m is drained"));
+  // Whether the slots on n hold it in the new one, it finds out when it is placed.
+  LastJob(s).layout = "new";
+  const Pass pass = Decide(s);
+  EXPECT_THAT(Resizes(pass), IsEmpty());
+  EXPECT_EQ(pass.decisions.suspensions.size(), 1u);
 }
 
 TEST(Elastic, ExplainSaysHowManySlotsAndWhyNotMore) {
