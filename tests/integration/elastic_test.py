@@ -72,6 +72,15 @@ class ElasticCase(unittest.TestCase):
         return eventually(lambda: [c for c in self.yard.checkpoints(name) if c.step > step], 60,
                           f"a checkpoint of {name} after step {step}")[-1]
 
+    def compare_with_undisturbed(self, name, saved, spec, said=None):
+        """`spec` makes the steps up to the checkpoint `saved` of the job."""
+        alone = self.yard.submit(spec).name
+        self.yard.wait_for(alone, resources_pb.SUCCEEDED, 300)
+        self.assertEqual(saved.weights_sha256, self.yard.final_digest(alone), said)
+        values = values_of(self.yard.metrics(name))
+        self.assertEqual({step: values[step] for step in range(1, saved.step + 1)}, values_of(self.yard.metrics(alone)),
+                         said)
+
 
 class ElasticTest(ElasticCase):
     def test_an_elastic_job_grows_and_shrinks_and_keeps_the_same_bits(self):
@@ -113,11 +122,7 @@ class ElasticTest(ElasticCase):
         api.ConfirmNodeEmpty(run_services_pb.ConfirmNodeEmptyRequest(name=f"nodes/node-{drained}"))
         job = self.yard.wait_for(name, resources_pb.CANCELLED)
         self.assertEqual(job.restarts, 0)
-        alone = self.yard.submit(self.elastic(saved.step, max_slots=1)).name
-        self.yard.wait_for(alone, resources_pb.SUCCEEDED, 120)
-        self.assertEqual(saved.weights_sha256, self.yard.final_digest(alone))
-        values = values_of(self.yard.metrics(name))
-        self.assertEqual({step: values[step] for step in range(1, saved.step + 1)}, values_of(self.yard.metrics(alone)))
+        self.compare_with_undisturbed(name, saved, self.elastic(saved.step, max_slots=1))
         self.assertTrue(watcher.join(20))
         self.assertEqual(watcher.missed(), 0)
         # To its users it has run all the time, but for the loss of a node.
@@ -162,13 +167,8 @@ class ResizedUnderKillsTest(ElasticCase):
         saved = self.checkpoint_after(name, job.step)
         self.cancel(name)
         self.yard.wait_for(name, resources_pb.CANCELLED)
-        alone = self.yard.submit(self.elastic(saved.step, max_slots=1)).name
-        self.yard.wait_for(alone, resources_pb.SUCCEEDED, 300)
         said = f"TRAINYARD_SEED={seed}, {harmed} killed"
-        self.assertEqual(saved.weights_sha256, self.yard.final_digest(alone), said)
-        values = values_of(self.yard.metrics(name))
-        self.assertEqual({step: values[step] for step in range(1, saved.step + 1)}, values_of(self.yard.metrics(alone)),
-                         said)
+        self.compare_with_undisturbed(name, saved, self.elastic(saved.step, max_slots=1), said)
         self.assertTrue(watcher.join(20))
         self.assertEqual(watcher.missed(), 0)
         saved_at = {item.checkpoint.step for item in watcher.items if item.HasField("checkpoint")}
@@ -203,9 +203,7 @@ class ElasticGroupsTest(ElasticCase):
         saved = self.checkpoint_after(name, job.step)
         self.cancel(name)
         self.yard.wait_for(name, resources_pb.CANCELLED)
-        alone = self.yard.submit(grouped(saved.step, max_slots=2)).name
-        self.yard.wait_for(alone, resources_pb.SUCCEEDED, 120)
-        self.assertEqual(saved.weights_sha256, self.yard.final_digest(alone))
+        self.compare_with_undisturbed(name, saved, grouped(saved.step, max_slots=2))
 
 
 class LayoutsTest(ElasticCase):
@@ -243,11 +241,7 @@ class LayoutsTest(ElasticCase):
         saved = self.checkpoint_after(name, job.step)
         self.cancel(name)
         self.yard.wait_for(name, resources_pb.CANCELLED)
-        alone = self.yard.submit(cut(saved.step, 1)).name
-        self.yard.wait_for(alone, resources_pb.SUCCEEDED, 120)
-        self.assertEqual(saved.weights_sha256, self.yard.final_digest(alone))
-        values = values_of(self.yard.metrics(name))
-        self.assertEqual({step: values[step] for step in range(1, saved.step + 1)}, values_of(self.yard.metrics(alone)))
+        self.compare_with_undisturbed(name, saved, cut(saved.step, 1))
         self.assertTrue(watcher.join(20))
         self.assertEqual(watcher.missed(), 0)
         notices = [item.notice.notice.message for item in watcher.items if item.HasField("notice")]

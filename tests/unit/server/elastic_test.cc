@@ -395,7 +395,7 @@ TEST(ElasticLayouts, TheGangIsResizedToGoOnInAnotherOne) {
   EXPECT_THAT(Resizes(Decide(s)), IsEmpty());
   LastJob(s).layout = "new";
   const Pass pass = Decide(s);
-  EXPECT_THAT(Resizes(pass),
+  ASSERT_THAT(Resizes(pass),
               ElementsAre("uid-e: resized 2 -> 2: it was asked to go on in another layout"));
   EXPECT_FALSE(pass.decisions.resizes[0].grows);
   s.snapshot.attempts.back().layout = "new";
