@@ -183,10 +183,8 @@ v1::Gang ToProto(const JobRecord& job, const AttemptRecord& attempt,
   v1::Gang gang;
   gang.set_job(FormatJobName({job.project, job.job_id}));
   gang.set_attempt(attempt.attempt);
-  if (v1::JobSpec spec; spec.ParseFromString(job.spec) &&
-                        plan::SetLayout(attempt.layout, *spec.mutable_parallel()).ok()) {
-    FillLayout(spec, gang);
-  }
+  const absl::StatusOr<v1::JobSpec> spec = plan::SpecInLayout(job.spec, attempt.layout);
+  if (spec.ok()) FillLayout(*spec, gang);
   for (const RankRecord& record : attempt.ranks) {
     v1::Gang::Rank& rank = *gang.add_ranks();
     rank.set_rank(record.id.rank);

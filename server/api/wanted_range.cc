@@ -20,23 +20,11 @@ bool AsksForLayout(const v1::ResizeJobRequest& request) {
   return request.has_layout() || request.shard() != v1::Parallel::SHARD_UNSPECIFIED;
 }
 
-// The spec of the job as it is laid out now.
-absl::StatusOr<v1::JobSpec> SpecOf(const JobRecord& job) {
-  v1::JobSpec spec;
-  if (!spec.ParseFromString(job.spec)) {
-    return absl::InternalError(absl::StrCat("the stored spec of ", job.job_id, " cannot be read"));
-  }
-  TY_RETURN_IF_ERROR(plan::SetLayout(job.layout, *spec.mutable_parallel()));
-  return spec;
-}
-
 // What is stored of the layout of `spec` beside the spec that was submitted.
 absl::StatusOr<std::string> LayoutBeside(const JobRecord& job, const v1::JobSpec& spec) {
-  JobRecord submitted = job;
-  submitted.layout.clear();
-  TY_ASSIGN_OR_RETURN(const v1::JobSpec as_submitted, SpecOf(submitted));
+  TY_ASSIGN_OR_RETURN(const v1::JobSpec submitted, plan::SpecInLayout(job.spec, ""));
   std::string text = plan::LayoutText(spec);
-  return text == plan::LayoutText(as_submitted) ? "" : text;
+  return text == plan::LayoutText(submitted) ? "" : text;
 }
 
 absl::Status CheckSlots(const v1::ResizeJobRequest& request, const SlotRange& range,
@@ -83,7 +71,7 @@ absl::StatusOr<WantedRange> WantedRangeOf(const v1::ResizeJobRequest& request,
         "min_slots, max_slots, layout, shard: found none, expected one of them");
   }
   WantedRange wanted;
-  TY_ASSIGN_OR_RETURN(wanted.spec, SpecOf(job));
+  TY_ASSIGN_OR_RETURN(wanted.spec, plan::SpecInLayout(job.spec, job.layout));
   v1::Parallel& parallel = *wanted.spec.mutable_parallel();
   if (request.has_layout()) *parallel.mutable_layout() = request.layout();
   if (request.shard() != v1::Parallel::SHARD_UNSPECIFIED) parallel.set_shard(request.shard());

@@ -1,6 +1,7 @@
 #include "server/fleet/assignment.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -102,12 +103,10 @@ absl::StatusOr<v1::Assignment> MakeAssignment(const DesiredRank& desired, const 
   assignment.set_job_name(FormatJobName({desired.job.project, desired.job.job_id}));
   assignment.set_world_size(desired.attempt.world_size);
   for (int slot : desired.rank.slots) assignment.add_slots(slot);
-  if (!assignment.mutable_spec()->ParseFromString(desired.job.spec)) {
-    return absl::InternalError(
-        absl::StrCat(assignment.job_name(), ": the stored spec cannot be read"));
-  }
-  v1::Parallel& parallel = *assignment.mutable_spec()->mutable_parallel();
-  TY_RETURN_IF_ERROR(plan::SetLayout(desired.attempt.layout, parallel));
+  absl::StatusOr<v1::JobSpec> spec = plan::SpecInLayout(desired.job.spec, desired.attempt.layout);
+  if (!spec.ok()) return Annotate(spec.status(), assignment.job_name());
+  *assignment.mutable_spec() = *std::move(spec);
+  const v1::Parallel& parallel = assignment.spec().parallel();
   // Workers of before know no range of a gang whose ranks share. Besides, the range in the spec may
   // be one of another layout.
   if (plan::RanksInGroup(parallel) > 1 || !desired.attempt.layout.empty()) {
@@ -155,11 +154,10 @@ namespace {
 // What a rank is to know of its gang, if that broke.
 std::string OfBrokenGang(const DesiredRank& rank) {
   if (!MayLeaveState(rank.job, rank.attempt, rank.rank)) return "";
-  v1::JobSpec spec;
-  const bool shares = spec.ParseFromString(rank.job.spec) &&
-                      plan::SetLayout(rank.attempt.layout, *spec.mutable_parallel()).ok() &&
-                      HasShares(spec);
-  return shares ? absl::StrCat("broken ", absl::StrJoin(SurvivorsOf(rank.attempt), ",")) : "broken";
+  const absl::StatusOr<v1::JobSpec> spec = plan::SpecInLayout(rank.job.spec, rank.attempt.layout);
+  return spec.ok() && HasShares(*spec)
+             ? absl::StrCat("broken ", absl::StrJoin(SurvivorsOf(rank.attempt), ","))
+             : "broken";
 }
 
 }  // namespace

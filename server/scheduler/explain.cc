@@ -1,7 +1,6 @@
 #include "server/scheduler/explain.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -102,23 +101,15 @@ void DescribeSlots(const JobRecord& job, const AttemptRecord& attempt,
       "as long as its start took"));
 }
 
-// What the attempt was placed with; nothing where the spec is not known.
-std::optional<v1::JobSpec> SpecOf(const JobRecord& job, const AttemptRecord& attempt) {
-  v1::JobSpec spec;
-  const bool known = !job.spec.empty() && spec.ParseFromString(job.spec) &&
-                     plan::SetLayout(attempt.layout, *spec.mutable_parallel()).ok();
-  return known ? std::optional(std::move(spec)) : std::nullopt;
-}
-
 std::string DescribeAttempt(const AttemptRecord& attempt, const JobRecord& job) {
-  const std::optional<v1::JobSpec> spec = SpecOf(job, attempt);
-  const int group =
-      spec.has_value() ? std::max(1, spec->parallel().layout().tensor()) : job.group_ranks;
+  const absl::StatusOr<v1::JobSpec> spec = plan::SpecInLayout(job.spec, attempt.layout);
+  const bool known = !job.spec.empty() && spec.ok();
+  const int group = known ? std::max(1, spec->parallel().layout().tensor()) : job.group_ranks;
   std::string text = absl::StrCat(
       "attempt ", attempt.attempt, ": placed at ", Time(attempt.create_time), " on ",
       attempt.ranks.size() == 1 ? "" : absl::StrCat(attempt.ranks.size(), " slots of "),
       absl::StrJoin(NodesOf(attempt), ", "), " from step ", attempt.restore_step);
-  if (spec.has_value() && !(attempt.layout.empty() && job.layout.empty())) {
+  if (known && !(attempt.layout.empty() && job.layout.empty())) {
     absl::StrAppend(&text, " in the layout ", plan::DescribeLayout(*spec));
   }
   if (const std::string over = DescribeGroupsOverNodes(SlotsOf(attempt), group); !over.empty()) {

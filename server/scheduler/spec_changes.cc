@@ -19,8 +19,9 @@ SpecChanges::SpecChanges(const JobRecord& job, AcceptsSpec accepts)
       min_slots_(std::max(1, job.min_slots)),
       max_slots_(std::max(min_slots_, job.max_slots)),
       slot_step_(std::max(1, job.slot_step)) {
-  known_ = !job.spec.empty() && spec_.ParseFromString(job.spec) &&
-           plan::SetLayout(job.layout, *spec_.mutable_parallel()).ok();
+  absl::StatusOr<v1::JobSpec> spec = plan::SpecInLayout(job.spec, job.layout);
+  known_ = !job.spec.empty() && spec.ok();
+  if (known_) spec_ = *std::move(spec);
 }
 
 template <typename Change>

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "executor/plan/spec/mesh.h"
+#include "storage/base/status.h"
 
 namespace trainyard::plan {
 
@@ -37,6 +38,13 @@ absl::Status SetLayout(const std::string& text, v1::Parallel& parallel) {
   parallel.clear_layout();
   if (part.has_layout()) *parallel.mutable_layout() = part.layout();
   return absl::OkStatus();
+}
+
+absl::StatusOr<v1::JobSpec> SpecInLayout(const std::string& spec, const std::string& text) {
+  v1::JobSpec read;
+  if (!read.ParseFromString(spec)) return absl::InternalError("the stored spec cannot be read");
+  TY_RETURN_IF_ERROR(SetLayout(text, *read.mutable_parallel()));
+  return read;
 }
 
 std::string DescribeLayout(const v1::JobSpec& spec) {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "trainyard/v1/spec.pb.h"
 
 namespace trainyard::plan {
@@ -18,6 +19,9 @@ std::string LayoutText(const v1::JobSpec& spec);
 
 // Gives `parallel` what `text` says; "": leaves it as it is. kInternal: it cannot be read.
 absl::Status SetLayout(const std::string& text, v1::Parallel& parallel);
+
+// The serialized JobSpec `spec` with the layout of `text`. kInternal: one of them cannot be read.
+absl::StatusOr<v1::JobSpec> SpecInLayout(const std::string& spec, const std::string& text);
 
 // "tensor 2, pipeline 4 of 2 chunks, shard OPTIMIZER".
 std::string DescribeLayout(const v1::JobSpec& spec);
