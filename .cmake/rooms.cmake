@@ -60,6 +60,7 @@ set(TRAINYARD_LAYERS
   "storage/objects|storage/base/"
   "storage|storage/"
   "proto|storage/base/ trainyard/v1/"
+  "proto/tls|storage/base/"
   "executor/data|storage/base/ trainyard/v1/spec.pb.h executor/plan/spec/facts.h kernels/random.h"
   "executor/data/files|storage/base/"
   "executor/data/dataset|executor/plan/spec/facts.h"
@@ -80,15 +81,15 @@ set(TRAINYARD_LAYERS
   "executor/engine/parallel|kernels/device.h storage/base/"
   "executor/run|storage/base/ trainyard/v1/spec.pb.h trainyard/v1/run.pb.h"
   "executor/worker|executor/engine/ executor/plan/ executor/data/ executor/run/ kernels/device.h kernels/libraries.h storage/base/ storage/objects/ proto/text/ trainyard/v1/spec.pb.h trainyard/v1/run.pb.h trainyard/v1/resources.pb.h"
-  "executor/agent|executor/run/ storage/base/ trainyard/v1/"
-  "server|storage/ trainyard/v1/ executor/plan/"
+  "executor/agent|executor/run/ storage/base/ proto/tls/ trainyard/v1/"
+  "server|storage/ proto/tls/ trainyard/v1/ executor/plan/"
   "server/sizing|storage/base/ trainyard/v1/spec.pb.h trainyard/sizing/ executor/plan/ executor/data/ executor/weights/"
-  "clients|storage/base/ trainyard/v1/ proto/text/")
+  "clients|storage/base/ trainyard/v1/ proto/text/ proto/tls/")
 
 # Third-party headers that only some folders may see: prefix of the include path | folders.
 set(TRAINYARD_RESTRICTED_INCLUDES
   "pqxx/|storage/postgres/"
-  "grpcpp/|server/ executor/agent/ clients/"
+  "grpcpp/|server/ executor/agent/ clients/ proto/tls/"
   "oneapi/|kernels/cpu/"
   "cuda|kernels/cuda/"
   "cublas|kernels/cuda/"

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "storage/authority_store.h"
 #include "storage/fleet_store.h"
 #include "storage/job_store.h"
 #include "storage/retention_store.h"
@@ -17,6 +18,7 @@ class Stores {
   virtual FleetStore& fleet() = 0;
   virtual SchedulerStore& scheduler() = 0;
   virtual TokenStore& tokens() = 0;
+  virtual AuthorityStore& authority() = 0;
   virtual RetentionStore& retention() = 0;
   virtual Wakeups& wakeups() = 0;
 

@@ -1,3 +1,4 @@
+#include <cstdlib>
 #include <iostream>
 
 #include "CLI/CLI.hpp"
@@ -75,6 +76,8 @@ int TellUsage(const CLI::App& root, const CLI::ParseError& error, int argc, char
 }
 
 int Main(int argc, char** argv) {
+  // gRPC would tell of each failed connection on stderr, too; Session::Tell does.
+  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   CLI::App root("Trainyard: training as a service.", "trainyard");
   root.require_subcommand(1);
   root.footer(kExitCodeHelp);

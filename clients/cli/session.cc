@@ -30,6 +30,28 @@ bool IsUnreachable(const absl::Status& status) {
   return status.message().empty();
 }
 
+// What is wrong between TLS here and at the server, if gRPC's words say so; else "".
+std::string WrongLink(const absl::string_view words, const Context& context) {
+  const std::string at = absl::StrCat("the server at ", context.server);
+  if (absl::StrContains(words, "certificate verify failed")) {
+    return absl::StrCat(at, " shows a certificate for which none of the authorities vouches that ",
+                        "are named here, or that is over; name that of the yard with --ca-file");
+  }
+  if (absl::StrContains(words, "Hostname Verification Check failed")) {
+    return absl::StrCat(at, " shows a certificate that stands for other hosts; name one of them ",
+                        "with --server");
+  }
+  if (absl::StrContains(words, "wrong version number")) {
+    return absl::StrCat(at, " speaks no TLS; leave out --ca-file, or name another port");
+  }
+  if (context.authorities.empty() && absl::StrContains(words, "failed to connect") &&
+      absl::StrContains(words, "Socket closed")) {
+    return absl::StrCat(at, " hangs up on clear text; if it speaks TLS, name its authority with ",
+                        "--ca-file");
+  }
+  return "";
+}
+
 std::string StartCommand(const ResolvedContext& context) {
   return context.context.directory.empty()
              ? "trainyard local start"
@@ -44,6 +66,7 @@ std::string Sentence(const absl::Status& status, const ResolvedContext& context)
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:
       if (server.empty() || !IsUnreachable(status)) return text;
+      if (const std::string wrong = WrongLink(text, context.context); !wrong.empty()) return wrong;
       return absl::StrCat("no server at ", server, " (", text, "); start one with `",
                           StartCommand(context), "`, or name another with --server");
     case absl::StatusCode::kDeadlineExceeded:
@@ -81,6 +104,10 @@ void Session::AddFlags(CLI::App& root) {
       ->take_all()
       ->group(group);
   root.add_option("--token-file", flags_.token_file, "File that holds the token")->group(group);
+  root.add_option("--ca-file", flags_.ca_file,
+                  "PEM file with the authority that vouches for the server, which then is reached "
+                  "by TLS alone; \"system\": those that this machine trusts")
+      ->group(group);
   root.add_option("-p,--project", flags_.project, "Project (default: the context's)")->group(group);
   root.add_option("-o,--output", format_name_, "table, wide, json, yaml or name")->group(group);
   root.add_option("--patience", patience_seconds_,
@@ -107,6 +134,7 @@ absl::StatusOr<Client*> Session::Connect() {
     ClientOptions options;
     options.server = resolved_.context.server;
     options.token = resolved_.context.token;
+    options.authorities = resolved_.context.authorities;
     options.patience = absl::Seconds(patience_seconds_);
     client_ = std::make_unique<Client>(std::move(options));
   }

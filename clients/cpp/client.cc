@@ -16,6 +16,7 @@
 #include "clients/cpp/backoff.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
+#include "proto/tls/credentials.h"
 #include "storage/base/clock.h"
 #include "storage/base/ids.h"
 #include "storage/base/server_list.h"
@@ -64,8 +65,8 @@ bool IsLoopback(const std::string& server) {
          absl::StartsWith(server, "[::1]") || absl::StartsWith(server, "unix:");
 }
 
-// The channel is not encrypted: TLS takes its place here once servers listen beyond loopback.
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& server) {
+std::shared_ptr<grpc::Channel> MakeChannel(
+    const std::string& server, const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   grpc::ChannelArguments arguments;
   // A dead peer is noticed after 10 s + 5 s. Servers allow pings that are at least 5 s apart.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
@@ -77,7 +78,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& server) {
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);  // Client itself retries
   arguments.SetMaxReceiveMessageSize(64 << 20);
   if (IsLoopback(server)) arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  return grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel(server, credentials, arguments);
 }
 
 // Cancels a stream on which nothing was received for `limit`: a server that is stopped (SIGSTOP)
@@ -132,8 +133,8 @@ class SilenceGuard {
 
 // The channel to one of the yard's servers, and its stubs.
 struct Endpoint {
-  explicit Endpoint(const std::string& server)
-      : channel(MakeChannel(server)),
+  Endpoint(const std::string& server, const std::shared_ptr<grpc::ChannelCredentials>& credentials)
+      : channel(MakeChannel(server, credentials)),
         jobs(v1::JobService::NewStub(channel)),
         metrics(v1::MetricService::NewStub(channel)),
         logs(v1::LogService::NewStub(channel)),
@@ -154,10 +155,11 @@ struct Endpoint {
 struct Client::Connection {
   explicit Connection(ClientOptions o) : options(std::move(o)) {
     const absl::StatusOr<std::vector<std::string>> servers = ParseServers(options.server);
-    unusable = servers.status();
-    if (!servers.ok()) return;
+    const auto credentials = MakeChannelCredentials(options.authorities);
+    unusable = servers.ok() ? credentials.status() : servers.status();
+    if (!unusable.ok()) return;
     for (const std::string& server : *servers) {
-      endpoints.push_back(std::make_unique<Endpoint>(server));
+      endpoints.push_back(std::make_unique<Endpoint>(server, *credentials));
     }
   }
 
@@ -224,7 +226,7 @@ struct Client::Connection {
   }
 
   const ClientOptions options;
-  absl::Status unusable;  // why the addresses are unusable, or OK
+  absl::Status unusable;  // why the options are unusable, or OK
   std::vector<std::unique_ptr<Endpoint>> endpoints;
   std::atomic<size_t> current = 0;
 };

@@ -19,6 +19,9 @@ struct ClientOptions {
   // until it is away, then the next.
   std::string server;
   std::string token;  // sent as `authorization: Bearer`; empty: no token
+  // Certificates (PEM text) of the authorities that vouch for the servers, which then are reached
+  // by TLS alone; "system": those that this machine trusts. Empty: clear text.
+  std::string authorities;
   // For one try of a unary call. If the server takes longer, the call is kDeadlineExceeded.
   absl::Duration call_timeout = absl::Seconds(30);
   // How long kUnavailable is retried before it is returned: long enough to ride over a restart.
@@ -29,8 +32,8 @@ struct ClientOptions {
 };
 
 // One connection to a yard. Thread-safe. Connects when the first call is made; reconnects by
-// itself, to another server of the yard when one dies or says kUnavailable. With addresses that are
-// not well-formed every call is kInvalidArgument.
+// itself, to another server of the yard when one dies or says kUnavailable. With addresses or
+// authorities that are not well-formed every call is kInvalidArgument.
 //
 // Every unary call may be repeated: reads and state changes are idempotent, and submissions get a
 // request id where they have none. So kUnavailable is retried within `patience` and means, when it

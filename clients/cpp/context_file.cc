@@ -12,6 +12,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "proto/tls/pem_files.h"
 #include "storage/base/file.h"
 #include "storage/base/server_list.h"
 #include "storage/base/status.h"
@@ -52,6 +53,7 @@ absl::StatusOr<ContextFile> ParseContexts(const std::string& text, const std::st
       context.token = Field(entry.second, "token", "");
       context.project = Field(entry.second, "project", "default");
       context.directory = Field(entry.second, "directory", "");
+      context.authorities = Field(entry.second, "authorities", "");
       file.contexts.emplace(entry.first.as<std::string>(), context);
     }
     return file;
@@ -68,10 +70,12 @@ std::string WriteContexts(const ContextFile& file) {
       << file.current << YAML::Key << "contexts" << YAML::Value << YAML::BeginMap;
   for (const auto& [name, context] : file.contexts) {
     out << YAML::Key << name << YAML::Value << YAML::BeginMap;
-    const std::pair<const char*, const std::string*> fields[] = {{"server", &context.server},
-                                                                 {"token", &context.token},
-                                                                 {"project", &context.project},
-                                                                 {"directory", &context.directory}};
+    const std::pair<const char*, const std::string*> fields[] = {
+        {"server", &context.server},
+        {"token", &context.token},
+        {"project", &context.project},
+        {"directory", &context.directory},
+        {"authorities", &context.authorities}};
     for (const auto& [key, value] : fields) {
       if (!value->empty()) {
         out << YAML::Key << key << YAML::Value << YAML::DoubleQuoted << *value;
@@ -173,6 +177,7 @@ absl::StatusOr<ResolvedContext> ResolveContext(const ContextFlags& flags) {
     chosen.name.clear();
     chosen.context.token.clear();
     chosen.context.directory.clear();
+    chosen.context.authorities.clear();
   }
   if (!server.empty()) chosen.context.server = server;
   if (!flags.token_file.empty()) {
@@ -182,6 +187,11 @@ absl::StatusOr<ResolvedContext> ResolveContext(const ContextFlags& flags) {
   } else {
     TY_ASSIGN_OR_RETURN(chosen.context.token,
                         ParseToken(chosen.context.token, absl::StrCat("context ", chosen.name)));
+  }
+  const std::string ca_file =
+      !flags.ca_file.empty() ? flags.ca_file : Environment("TRAINYARD_CA_FILE");
+  if (!ca_file.empty()) {
+    TY_ASSIGN_OR_RETURN(chosen.context.authorities, ReadAuthorities(ca_file));
   }
   if (!project.empty()) chosen.context.project = project;
   if (chosen.context.server.empty()) {

@@ -14,7 +14,8 @@ struct Context {
   std::string server;  // HOST:PORT, or several with commas between them
   std::string token;   // secret
   std::string project = "default";
-  std::string directory;  // of the local yard that it belongs to, or empty
+  std::string directory;    // of the local yard that it belongs to, or empty
+  std::string authorities;  // as in ClientOptions
 };
 
 // The servers that a user knows, in one YAML file of mode 0600:
@@ -22,7 +23,7 @@ struct Context {
 //   current: local
 //   contexts:
 //     local: {server: "127.0.0.1:7070", token: 5f…, project: default, directory: /home/ada/yard}
-//     team: {server: ["yard-a:7070", "yard-b:7070"], token: 81…}
+//     team: {server: ["yard-a:7070", "yard-b:7070"], token: 81…, authorities: "-----BEGIN…"}
 struct ContextFile {
   std::string current;  // may be empty
   std::map<std::string, Context> contexts;
@@ -45,6 +46,7 @@ struct ContextFlags {
   std::string context;
   std::string server;  // HOST:PORT, or several with commas
   std::string token_file;
+  std::string ca_file;  // see ReadAuthorities
   std::string project;
 };
 
@@ -54,8 +56,9 @@ struct ResolvedContext {
 };
 
 // Which server to talk to. Per field: flags, then TRAINYARD_CONTEXT, TRAINYARD_SERVER,
-// TRAINYARD_TOKEN and TRAINYARD_PROJECT, then the current context. A token from the file is sent
-// only to the servers that it belongs to. kNotFound: no such context; kFailedPrecondition: no
+// TRAINYARD_TOKEN, TRAINYARD_CA_FILE and TRAINYARD_PROJECT, then the current context. A token from
+// the file is sent only to the servers that it belongs to, and their authorities vouch for no
+// others. kNotFound: no such context; kFailedPrecondition: no
 // server is known.
 absl::StatusOr<ResolvedContext> ResolveContext(const ContextFlags& flags);
 

@@ -14,6 +14,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "proto/tls/credentials.h"
+#include "proto/tls/pem_files.h"
 #include "storage/base/file.h"
 #include "storage/base/status.h"
 #include "storage/base/token.h"
@@ -33,7 +35,14 @@ absl::Status FromGrpc(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& server) {
+// `ca_file`: as in Link::Options.
+absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& server,
+                                                           const std::string& ca_file) {
+  std::string authorities;
+  if (!ca_file.empty()) {
+    TY_ASSIGN_OR_RETURN(authorities, ReadAuthorities(ca_file));
+  }
+  TY_ASSIGN_OR_RETURN(const auto credentials, MakeChannelCredentials(authorities));
   grpc::ChannelArguments arguments;
   // A channel per session with connections of its own: otherwise gRPC's pause after a refused
   // connection (1 s and more) would come on top of ours.
@@ -47,7 +56,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& server) {
   arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   // The desired set of a node with many ranks is large.
   arguments.SetMaxReceiveMessageSize(16 << 20);
-  return grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel(server, credentials, arguments);
 }
 
 }  // namespace
@@ -128,7 +137,8 @@ class Link::Impl {
       TY_ASSIGN_OR_RETURN(const std::string token, ParseToken(text, options_.token_file));
       context.AddMetadata("authorization", absl::StrCat("Bearer ", token));
     }
-    const std::shared_ptr<grpc::Channel> channel = MakeChannel(server);
+    TY_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
+                        MakeChannel(server, options_.ca_file));
     if (!WaitUntilConnected(*channel)) {
       return absl::UnavailableError(absl::StrCat(server, " does not answer"));
     }

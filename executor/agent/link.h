@@ -35,6 +35,7 @@ class Link {
   struct Options {
     std::vector<std::string> servers;  // host:port of each; a session is with any of them
     std::string token_file;            // read anew for each session; empty: no token
+    std::string ca_file;               // likewise; empty: clear text. See ReadAuthorities
     v1::Register hello;
     std::vector<v1::RankKey> running;  // until SetRunning is called
   };

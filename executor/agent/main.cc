@@ -72,6 +72,10 @@ void Declare(CLI::App& app, Flags& flags) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->capture_default_str();
   app.add_option("--token-file", flags.agent.token_file, "file with the token of this agent");
+  app.add_option(
+      "--ca-file", flags.agent.ca_file,
+      "PEM file with the authority that vouches for the server, which then is reached by "
+      "TLS alone; \"system\": those that this machine trusts");
   app.add_option("--node", flags.node, "name of this node")
       ->capture_default_str()
       ->check(CLI::Validator(

@@ -2,19 +2,24 @@
 
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 #include <functional>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "server/api/server.h"
+#include "server/auth/authority.h"
 #include "server/auth/token_file.h"
 #include "storage/base/file.h"
 #include "storage/base/log.h"
@@ -28,6 +33,9 @@ namespace {
 struct Flags {
   std::string listen = "127.0.0.1:7070";
   bool insecure = false;
+  TlsFiles tls;
+  std::string authority_key;
+  std::vector<std::string> tls_hosts;
   std::string port_file;
   std::string database;
   std::vector<std::string> token_files;
@@ -46,6 +54,7 @@ constexpr absl::Duration kPatienceAtStart = absl::Seconds(60);
 constexpr absl::Duration kFirstRetry = absl::Milliseconds(10);
 constexpr absl::Duration kLongestRetry = absl::Milliseconds(500);
 constexpr absl::Duration kDrainLimit = absl::Seconds(5);
+constexpr absl::Duration kRenewEvery = absl::Hours(24);
 
 // SIGTERM and SIGINT, taken by waiting: no handler, no race with threads.
 class StopSignals {
@@ -61,12 +70,9 @@ class StopSignals {
   // Whether one came.
   bool WaitFor(absl::Duration limit) {
     const timespec timeout = absl::ToTimespec(limit);
-    return sigtimedwait(&set_, nullptr, &timeout) > 0;
-  }
-  void Wait() {
-    int number = 0;
-    sigwait(&set_, &number);
-    spdlog::info("{}: drains", strsignal(number));
+    const int number = sigtimedwait(&set_, nullptr, &timeout);
+    if (number > 0) spdlog::info("{}: drains", strsignal(number));
+    return number > 0;
   }
   // A second signal ends the process at once.
   void GiveUpWaiting() { pthread_sigmask(SIG_UNBLOCK, &set_, nullptr); }
@@ -99,6 +105,41 @@ void RaiseDescriptorLimit() {
   if (setrlimit(RLIMIT_NOFILE, &limit) != 0) spdlog::warn("could not raise the descriptor limit");
 }
 
+absl::Status CheckTlsFlags(const Flags& flags) {
+  if (flags.tls.certificate.empty() != flags.tls.key.empty()) {
+    return absl::InvalidArgumentError("--tls-certificate and --tls-key are needed together");
+  }
+  if (!flags.tls.certificate.empty() && !flags.authority_key.empty()) {
+    return absl::InvalidArgumentError(
+        "either --tls-certificate or --authority-key: a server shows one certificate");
+  }
+  const bool clear = flags.tls.certificate.empty() && flags.authority_key.empty();
+  if (clear && !flags.insecure && !IsLoopbackAddress(flags.listen)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--listen '", flags.listen, "': others than this machine reach this address, and without ",
+        "TLS tokens would travel in clear; let the yard be its own authority (--authority-key), ",
+        "name a certificate (--tls-certificate, --tls-key), listen on 127.0.0.1 behind a proxy or ",
+        "a tunnel that encrypts, or say --insecure on a network that you trust"));
+  }
+  return absl::OkStatus();
+}
+
+// What the server's certificate stands for, unless flags say so: its host's name, and the address
+// that it listens on.
+std::vector<std::string> HostsOf(const Flags& flags) {
+  if (!flags.tls_hosts.empty()) return flags.tls_hosts;
+  std::vector<std::string> hosts = {"localhost", "127.0.0.1"};
+  char name[256] = "";
+  if (gethostname(name, sizeof(name) - 1) == 0 && *name != 0) hosts.push_back(name);
+  const std::string listen = std::string(absl::StripSuffix(
+      absl::StripPrefix(flags.listen.substr(0, flags.listen.rfind(':')), "["), "]"));
+  const bool anywhere = listen == "0.0.0.0" || listen == "::";
+  if (!anywhere && std::find(hosts.begin(), hosts.end(), listen) == hosts.end()) {
+    hosts.push_back(listen);
+  }
+  return hosts;
+}
+
 absl::StatusOr<ServerOptions> ToOptions(const Flags& flags) {
   if (flags.heartbeat_ms <= 0 || flags.heartbeat_ms >= flags.self_fence_ms ||
       flags.self_fence_ms >= flags.lease_ms || flags.lease_margin_ms < 0 ||
@@ -110,13 +151,9 @@ absl::StatusOr<ServerOptions> ToOptions(const Flags& flags) {
         "0");
   }
   TY_RETURN_IF_ERROR(CheckListenAddress(flags.listen));
-  if (!flags.insecure && !IsLoopbackAddress(flags.listen)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--listen '", flags.listen, "': others than this machine reach this address, and without ",
-        "TLS tokens would travel in clear; listen on 127.0.0.1 behind a proxy or a tunnel that ",
-        "encrypts, or say --insecure on a network that you trust"));
-  }
+  TY_RETURN_IF_ERROR(CheckTlsFlags(flags));
   ServerOptions options{.listen = flags.listen};
+  if (!flags.tls.certificate.empty()) options.tls = flags.tls;
   options.schema_version = postgres::SchemaVersion();
   options.fleet.checkpoint_root = flags.checkpoint_root;
   if (absl::StartsWith(flags.checkpoint_root, "/")) {
@@ -140,12 +177,13 @@ absl::StatusOr<ServerOptions> ToOptions(const Flags& flags) {
 }
 
 absl::Status Serve(const Flags& flags, StopSignals& signals) {
-  TY_ASSIGN_OR_RETURN(const ServerOptions options, ToOptions(flags));
+  TY_ASSIGN_OR_RETURN(ServerOptions options, ToOptions(flags));
   std::vector<TokenFile> token_files;
   for (const std::string& flag : flags.token_files) {
     TY_ASSIGN_OR_RETURN(token_files.emplace_back(), ParseTokenFlag(flag));
   }
-  if (!IsLoopbackAddress(flags.listen)) {
+  const bool has_authority = !flags.authority_key.empty();
+  if (!options.tls.has_value() && !has_authority && !IsLoopbackAddress(flags.listen)) {
     spdlog::warn("{} is reached without TLS: tokens and everything else travel in clear",
                  flags.listen);
   }
@@ -158,31 +196,48 @@ absl::Status Serve(const Flags& flags, StopSignals& signals) {
     TY_RETURN_IF_ERROR(
         Persist(signals, "tokens", [&] { return AddTokenFile(file, stores->tokens()); }));
   }
+  std::optional<OwnCertificate> own;
+  if (has_authority) {
+    TlsIdentity authority;
+    TY_RETURN_IF_ERROR(Persist(signals, "authority", [&] {
+      absl::StatusOr<TlsIdentity> opened = OpenAuthority(stores->authority(), flags.authority_key);
+      if (opened.ok()) authority = *std::move(opened);
+      return opened.status();
+    }));
+    TY_ASSIGN_OR_RETURN(own, OwnCertificate::Issue(std::move(authority), HostsOf(flags)));
+    options.tls = TlsFiles{own->path(), own->path()};
+  }
   TY_ASSIGN_OR_RETURN(const std::unique_ptr<Server> server,
                       Server::Start(*stores, SystemClock(), options));
   if (!flags.port_file.empty()) {
     TY_RETURN_IF_ERROR(WriteFileAtomically(flags.port_file, absl::StrCat(server->port(), "\n")));
   }
-  signals.Wait();
+  while (!signals.WaitFor(kRenewEvery)) {
+    if (!own.has_value()) continue;
+    const absl::Status renewed = own->Renew();
+    if (!renewed.ok()) spdlog::error("no new certificate: {}", renewed.ToString());
+  }
   signals.GiveUpWaiting();
   server->Drain(kDrainLimit);
   spdlog::info("ends");
   return absl::OkStatus();
 }
 
-int Main(int argc, char** argv) {
-  // Debian's Abseil detects deadlocks: for that each lock of a mutex, gRPC's too, takes one lock
-  // that the whole process shares.
-  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
-  Flags flags;
-  CLI::App app(
-      "The control plane of Trainyard: gRPC in, PostgreSQL behind.\n"
-      "Exit codes: 0 ended by SIGTERM, 1 failed, 2 wrong flags.",
-      "trainyard-server");
+void Declare(CLI::App& app, Flags& flags) {
   app.add_option("--listen", flags.listen, "HOST:PORT; port 0 takes a free one")
       ->capture_default_str();
   app.add_flag("--insecure", flags.insecure,
                "listen beyond this machine without TLS: tokens travel in clear");
+  app.add_option(
+      "--tls-certificate", flags.tls.certificate,
+      "PEM file with the certificate that clients are shown; read again when it changes");
+  app.add_option("--tls-key", flags.tls.key, "PEM file with the private key to it");
+  app.add_option("--authority-key", flags.authority_key,
+                 "the yard is its own authority, which issues this server's certificate: a file "
+                 "with the key that opens it, the same on all servers; the first one makes it");
+  app.add_option("--tls-host", flags.tls_hosts,
+                 "name or address by which this server is called, for a certificate by the yard's "
+                 "own authority (repeatable; default: the host's name and that of --listen)");
   app.add_option("--port-file", flags.port_file, "file that gets the bound port");
   app.add_option("--database", flags.database, "libpq connection string");
   app.add_option("--token-file", flags.token_files,
@@ -212,6 +267,36 @@ int Main(int argc, char** argv) {
   app.add_option("--most-growths", flags.most_growths,
                  "how often within an hour one job takes more slots while it runs")
       ->capture_default_str();
+}
+
+absl::Status PrintAuthority(const std::string& database) {
+  TY_ASSIGN_OR_RETURN(const std::unique_ptr<Stores> stores,
+                      postgres::Open(database, {.application_name = "trainyard-server"}));
+  TY_ASSIGN_OR_RETURN(const std::optional<AuthorityRecord> authority,
+                      stores->authority().FindAuthority());
+  if (!authority.has_value()) {
+    return absl::NotFoundError(
+        "the yard has no authority of its own; a server with --authority-key makes one");
+  }
+  std::cout << authority->certificate;
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  // Debian's Abseil detects deadlocks: for that each lock of a mutex, gRPC's too, takes one lock
+  // that the whole process shares.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+  Flags flags;
+  CLI::App app(
+      "The control plane of Trainyard: gRPC in, PostgreSQL behind.\n"
+      "Exit codes: 0 ended by SIGTERM, 1 failed, 2 wrong flags.",
+      "trainyard-server");
+  Declare(app, flags);
+  CLI::App* show_authority = app.add_subcommand(
+      "authority", "print the certificate of the yard's own authority, for agents and clients");
+  std::string authority_database;
+  show_authority->add_option("--database", authority_database, "libpq connection string")
+      ->required();
   CLI::App* migrate =
       app.add_subcommand("migrate", "bring the database's tables up to date, and end");
   std::string migrate_database;
@@ -227,6 +312,8 @@ int Main(int argc, char** argv) {
   absl::Status status;
   if (migrate->parsed()) {
     status = Persist(signals, "migrate", [&] { return postgres::Migrate(migrate_database); });
+  } else if (show_authority->parsed()) {
+    status = PrintAuthority(authority_database);
   } else if (flags.database.empty() || flags.checkpoint_root.empty()) {
     std::cerr << "trainyard-server: --database and --checkpoint-root are needed; see --help\n";
     return 2;

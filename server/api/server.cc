@@ -13,7 +13,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "proto/tls/credentials.h"
 #include "server/api/services.h"
 #include "server/api/store_watch.h"
 #include "server/auth/authenticator.h"
@@ -67,6 +69,15 @@ std::string LeaderName(const ServerOptions& options) {
   const std::string where =
       absl::StrCat(host, " ", absl::StripAsciiWhitespace(*boot), " ", options.listen);
   return absl::StrCat(absl::StrReplaceAll(where, {{"/", "_"}}), "/", options.replica);
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> CredentialsFor(
+    const std::optional<TlsFiles>& tls) {
+  if (!tls.has_value()) return grpc::InsecureServerCredentials();
+  TY_ASSIGN_OR_RETURN(const CertificateFacts facts, CheckTlsFiles(*tls, absl::Now()));
+  spdlog::info("shows the certificate of {} for {}, valid until {}", facts.subject,
+               absl::StrJoin(facts.hosts, ", "), absl::FormatTime(facts.not_after));
+  return MakeServerCredentials(*tls);
 }
 
 }  // namespace
@@ -166,7 +177,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Stores& stores, Clock& clo
   grpc::ServerBuilder builder;
   Configure(builder);
   for (const auto& service : parts->services) builder.RegisterService(service.get());
-  builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &parts->port);
+  TY_ASSIGN_OR_RETURN(const auto credentials, CredentialsFor(options.tls));
+  builder.AddListeningPort(options.listen, credentials, &parts->port);
   parts->grpc = builder.BuildAndStart();
   if (parts->grpc == nullptr || parts->port == 0) {
     return absl::UnavailableError(
@@ -183,7 +195,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Stores& stores, Clock& clo
         if (!away.ok()) parts.watches.EndAll(away);
       });
   parts->retention.Start();
-  spdlog::info("listens on {} (port {}) as {}", options.listen, parts->port, options.replica);
+  spdlog::info("listens on {} (port {}) as {}{}", options.listen, parts->port, options.replica,
+               options.tls.has_value() ? ", with TLS" : "");
   return std::unique_ptr<Server>(new Server(std::move(parts)));
 }
 

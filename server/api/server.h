@@ -1,10 +1,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "proto/tls/pem_files.h"
 #include "server/fleet/fleet.h"
 #include "server/retention/retention_loop.h"
 #include "server/scheduler/loop.h"
@@ -18,6 +20,7 @@ namespace trainyard {
 
 struct ServerOptions {
   std::string listen = "127.0.0.1:7070";  // HOST:PORT; port 0: any free one
+  std::optional<TlsFiles> tls;            // without: clear text
   std::string replica;                    // unique to this process; made up when empty
   int schema_version = 0;
   FleetOptions fleet;
@@ -42,7 +45,7 @@ bool IsLoopbackAddress(const std::string& listen);
 class Server {
  public:
   // kInvalidArgument or kUnavailable when it cannot listen, kFailedPrecondition without
-  // trainyard-sizer. `stores` and `clock` must outlive it.
+  // trainyard-sizer or with a certificate that is over. `stores` and `clock` must outlive it.
   static absl::StatusOr<std::unique_ptr<Server>> Start(Stores& stores, Clock& clock,
                                                        ServerOptions options);
   ~Server();

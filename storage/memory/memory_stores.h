@@ -23,6 +23,7 @@ class MemoryStores : public Stores,
                      FleetStore,
                      SchedulerStore,
                      TokenStore,
+                     AuthorityStore,
                      RetentionStore {
  public:
   explicit MemoryStores(Clock& clock) : clock_(clock) {}
@@ -31,6 +32,7 @@ class MemoryStores : public Stores,
   FleetStore& fleet() override { return *this; }
   SchedulerStore& scheduler() override { return *this; }
   TokenStore& tokens() override { return *this; }
+  AuthorityStore& authority() override { return *this; }
   RetentionStore& retention() override { return *this; }
   Wakeups& wakeups() override { return wakeups_; }
   absl::Status Probe() override { return Available(); }
@@ -110,6 +112,8 @@ class MemoryStores : public Stores,
   // TokenStore
   absl::Status AddToken(const std::string& token_sha256, const Principal& principal) override;
   absl::StatusOr<Principal> FindToken(const std::string& token_sha256) override;
+  absl::StatusOr<std::optional<AuthorityRecord>> FindAuthority() override;
+  absl::StatusOr<AuthorityRecord> AddAuthority(const AuthorityRecord& record) override;
   absl::Status RemoveToken(const std::string& token_sha256) override;
 
   // RetentionStore
@@ -176,6 +180,7 @@ class MemoryStores : public Stores,
   std::map<std::string, int64_t> node_changed_ ABSL_GUARDED_BY(mu_);  // writes_ as it was then
   std::map<std::pair<std::string, int>, RankId> held_slots_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, Principal> tokens_ ABSL_GUARDED_BY(mu_);
+  std::optional<AuthorityRecord> authority_ ABSL_GUARDED_BY(mu_);
   LeaderRecord leader_ ABSL_GUARDED_BY(mu_);
   Retention retention_ ABSL_GUARDED_BY(mu_);
 };

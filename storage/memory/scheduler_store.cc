@@ -251,4 +251,17 @@ absl::Status MemoryStores::RemoveToken(const std::string& token_sha256) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::optional<AuthorityRecord>> MemoryStores::FindAuthority() {
+  TY_RETURN_IF_ERROR(Available());
+  absl::MutexLock lock(&mu_);
+  return authority_;
+}
+
+absl::StatusOr<AuthorityRecord> MemoryStores::AddAuthority(const AuthorityRecord& record) {
+  TY_RETURN_IF_ERROR(Available());
+  absl::MutexLock lock(&mu_);
+  if (!authority_.has_value()) authority_ = record;
+  return *authority_;
+}
+
 }  // namespace trainyard

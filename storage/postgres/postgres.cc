@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "storage/base/status.h"
+#include "storage/postgres/authority_store.h"
 #include "storage/postgres/database.h"
 #include "storage/postgres/fleet_store.h"
 #include "storage/postgres/job_store.h"
@@ -36,6 +37,7 @@ class PostgresStores : public Stores {
   FleetStore& fleet() override { return fleet_; }
   SchedulerStore& scheduler() override { return scheduler_; }
   TokenStore& tokens() override { return tokens_; }
+  AuthorityStore& authority() override { return authority_; }
   RetentionStore& retention() override { return retention_; }
   Wakeups& wakeups() override { return wakeups_; }
 
@@ -56,6 +58,7 @@ class PostgresStores : public Stores {
   PostgresFleetStore fleet_{heartbeats_, agents_, database_};
   PostgresSchedulerStore scheduler_{database_, leases_};
   PostgresTokenStore tokens_{database_};
+  PostgresAuthorityStore authority_{database_};
   PostgresRetentionStore retention_{database_};
   PostgresWakeups wakeups_;
 };

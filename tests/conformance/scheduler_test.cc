@@ -403,6 +403,19 @@ TEST_P(StoreSuite, TokensAreFoundByTheirHashUntilRemoved) {
   EXPECT_EQ(tokens.FindToken("hash").status().code(), absl::StatusCode::kNotFound);
 }
 
+TEST_P(StoreSuite, TheFirstAuthorityStays) {
+  AuthorityStore& store = backend_->stores().authority();
+  ASSERT_OK(store.FindAuthority().status());
+  EXPECT_FALSE(store.FindAuthority()->has_value());
+  const std::string sealed("\0\xff sealed", 9);
+  ASSERT_OK(store.AddAuthority({.certificate = "first", .sealed_key = sealed}).status());
+  const auto kept = store.AddAuthority({.certificate = "second", .sealed_key = "other"});
+  ASSERT_OK(kept.status());
+  EXPECT_EQ(kept->certificate, "first");
+  ASSERT_TRUE(store.FindAuthority()->has_value());
+  EXPECT_EQ((*store.FindAuthority())->sealed_key, sealed);
+}
+
 TEST_P(StoreSuite, SubscribersAreWokenBeforeWakeReturnsAndNeverAfterUnsubscribe) {
   Wakeups& wakeups = backend_->stores().wakeups();
   std::atomic<int> woken = 0;

@@ -61,8 +61,8 @@ class Apis:
     """Api over several servers: a call goes to another one when its own is away, until it has been answered; a stream
     that breaks makes the next one go to another."""
 
-    def __init__(self, addresses, token):
-        self._apis = [Api(address, token) for address in addresses]
+    def __init__(self, addresses, token, authority=None):
+        self._apis = [Api(address, token, authority) for address in addresses]
         self._at = 0
         for service in ("job", "metric", "log", "checkpoint", "node"):
             setattr(self, service, _Service(self, service))
@@ -106,7 +106,7 @@ class MovingWatcher(Watcher):
     """A Watcher that turns to another server when its stream breaks."""
 
     def _connect(self, yard):
-        return Apis(yard.addresses, yard.token)
+        return Apis(yard.addresses, yard.token, yard.authority)
 
 
 class Replicas(Yard):
@@ -160,22 +160,30 @@ class Replicas(Yard):
         self.agents = [self._agent(i) for i in range(agents)]
         self.parts = self.servers + self.agents
         self.servers[0].start()  # it makes the tables; the others find them
-        self.api = Apis(self.addresses, self.token)
+        self._meet()
+        self.api = Apis(self.addresses, self.token, self.authority)
         for part in self.parts:
             part.start()
         self._keeper.start()
         eventually(lambda: len(self.connected_nodes()) == agents, 60, "all agents to be registered")
 
+    authority = None  # PEM, of a yard whose links are TLS
+
+    def _meet(self):
+        """What there is to do once the first server was started."""
+
+    def database(self, server):
+        """By which a server reaches its store."""
+        hosts = ",".join("127.0.0.1" for _ in self.stores)
+        ports = ",".join(str(link.port) for link in self.store_links[server])
+        return f"host={hosts} port={ports} user=postgres dbname=postgres target_session_attrs=read-write"
+
     def _part(self, name, command):
         return Part(name, command, f"{self.dir}/logs/{name}.log", self.environment)
 
     def _server(self, i, port):
-        hosts = ",".join("127.0.0.1" for _ in self.stores)
-        ports = ",".join(str(link.port) for link in self.store_links[i])
         return self._part(f"server-{i}", [
-            str(BIN / "trainyard-server"), "--listen", f"127.0.0.1:{port}", "--database",
-            f"host={hosts} port={ports} user=postgres dbname=postgres target_session_attrs=read-write",
-            "--token-file", f"admin:admin:{self.dir}/tokens/admin", "--token-file", f"agent:agent:{self.dir}/tokens/agent",
+            str(BIN / "trainyard-server"), "--listen", f"127.0.0.1:{port}", "--database", self.database(i), "--token-file", f"admin:admin:{self.dir}/tokens/admin", "--token-file", f"agent:agent:{self.dir}/tokens/agent",
             "--checkpoint-root", self.dir + "/checkpoints", "--orphan-limit-ms", str(self._orphan_limit_ms)])
 
     def _agent(self, i):

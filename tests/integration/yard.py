@@ -44,19 +44,21 @@ def eventually(condition, seconds=30, what=""):
 
 
 class Api:
-    """The services by name: api.job.SubmitJob(request). Calls carry the token.
+    """The services by name: api.job.SubmitJob(request). Calls carry the token. With an `authority` (PEM) they go by TLS.
 
     With `patient` a call that finds PostgreSQL or the server on its way back is made again: each is one that
     may be, a submission by its request id."""
 
     patient = False
 
-    def __init__(self, address, token):
-        self.channel = grpc.insecure_channel(address, options=[
+    def __init__(self, address, token, authority=None):
+        options = [
             ("grpc.enable_http_proxy", 0), ("grpc.initial_reconnect_backoff_ms", 50),
             ("grpc.min_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 200),
             ("grpc.use_local_subchannel_pool", 1), ("grpc.keepalive_time_ms", 10000),
-            ("grpc.keepalive_timeout_ms", 5000), ("grpc.http2.max_pings_without_data", 0)])
+            ("grpc.keepalive_timeout_ms", 5000), ("grpc.http2.max_pings_without_data", 0)]
+        self.channel = (grpc.secure_channel(address, grpc.ssl_channel_credentials(authority), options) if authority
+                        else grpc.insecure_channel(address, options))
         self.metadata = [("authorization", f"Bearer {token}")]
         self.job = self._service(jobs_pb, "JobService")
         self.metric = self._service(run_services_pb, "MetricService")

@@ -3,6 +3,7 @@
 #include "absl/strings/str_join.h"
 #include "clients/cli/commands.h"
 #include "clients/cli/table.h"
+#include "proto/tls/pem_files.h"
 #include "storage/base/file.h"
 #include "storage/base/server_list.h"
 #include "storage/base/status.h"
@@ -46,6 +47,13 @@ absl::StatusOr<int> Use(Session& session, const std::string& name) {
   return kExitOk;
 }
 
+std::string LinkOf(const Context& context) {
+  if (context.authorities.empty()) return "clear text";
+  if (context.authorities == kSystemAuthorities) return "TLS, by authorities of this machine";
+  const absl::StatusOr<CertificateFacts> authority = ReadCertificate(context.authorities, "");
+  return absl::StrCat("TLS, by ", authority.ok() ? authority->subject : "what is no certificate");
+}
+
 // The token itself is never shown.
 absl::StatusOr<int> Show(Session& session) {
   TY_ASSIGN_OR_RETURN(const ResolvedContext resolved, session.Resolve());
@@ -55,6 +63,7 @@ absl::StatusOr<int> Show(Session& session) {
                            {"server", context.server},
                            {"project", context.project},
                            {"token", context.token.empty() ? "none" : "set"},
+                           {"link", LinkOf(context)},
                            {"folder", context.directory.empty() ? "-" : context.directory}}));
   return kExitOk;
 }
@@ -63,6 +72,7 @@ struct AddOptions {
   std::string name;
   std::vector<std::string> servers;
   std::string token_path;
+  std::string ca_path;
   std::string project = "default";
 };
 
@@ -74,6 +84,9 @@ absl::StatusOr<int> Add(Session& session, const AddOptions& options) {
   if (!options.token_path.empty()) {
     TY_ASSIGN_OR_RETURN(const std::string token, ReadFile(options.token_path, 4096));
     TY_ASSIGN_OR_RETURN(context.token, ParseToken(token, options.token_path));
+  }
+  if (!options.ca_path.empty()) {
+    TY_ASSIGN_OR_RETURN(context.authorities, ReadAuthorities(options.ca_path));
   }
   TY_RETURN_IF_ERROR(ChangeContexts([&](ContextFile& file) {
     file.contexts[options.name] = context;
@@ -117,6 +130,9 @@ void AddContext(CLI::App& root, Session& session) {
   add->add_option("ADDRESS", options->servers, "HOST:PORT of the server, or of each of several")
       ->required();
   add->add_option("--token-from", options->token_path, "File that holds the token");
+  add->add_option("--ca-from", options->ca_path,
+                  "PEM file with the authority that vouches for the server, which then is reached "
+                  "by TLS alone; \"system\": those that this machine trusts");
   add->add_option("--default-project", options->project, "Project (default: default)");
   session.SetBody(add, [&session, options] { return Add(session, *options); });
 }

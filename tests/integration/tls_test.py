@@ -1,0 +1,135 @@
+#!/usr/bin/python3
+"""Two servers, two agents and a command line that reach one another by TLS, with a yard that is its own authority."""
+import os
+import pathlib
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from replicas import BIN, MovingWatcher, Replicas  # noqa: E402
+from yard import eventually, gpt, resources_pb, text_file  # noqa: E402
+
+
+class SecuredReplicas(Replicas):
+    def __init__(self):
+        super().__init__(servers=2, agents=2)
+
+    @property
+    def key(self):
+        return self.dir + "/authority.key"
+
+    @property
+    def ca(self):
+        return self.dir + "/ca.pem"
+
+    def _server(self, i, port):
+        part = super()._server(i, port)
+        part._command += ["--authority-key", self.key]
+        return part
+
+    def _agent(self, i):
+        part = super()._agent(i)
+        part._command += ["--ca-file", self.ca]
+        return part
+
+    def _meet(self):
+        asked = eventually(lambda: self.program("trainyard-server", "authority", "--database", self.database(0)),
+                           60, "the first server to make an authority")
+        self.authority = asked.encode()
+        pathlib.Path(self.ca).write_text(asked)
+
+    def program(self, name, *arguments):
+        """What it prints; "" if it fails."""
+        done = self.run(*arguments, program=BIN / name)
+        return done.stdout if done.returncode == 0 else ""
+
+
+def handshake(address, newest):
+    """The version of TLS that the server agrees to with one that trusts anybody."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode, context.maximum_version = False, ssl.CERT_NONE, newest
+    context.set_alpn_protocols(["h2"])
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), 10) as plain, context.wrap_socket(plain) as secured:
+        return secured.version()
+
+
+class TlsTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.yard = SecuredReplicas().__enter__()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.yard.__exit__(None, None, None)
+        assert not cls.yard.processes(), cls.yard.processes()
+
+    def cli(self, *arguments, **more):
+        return self.yard.run(*arguments, **more)
+
+    def test_gang_trains_over_two_nodes_and_outlives_a_server(self):
+        yard = self.yard
+        added = self.cli("context", "add", "team", *yard.addresses, "--token-from", yard.dir + "/tokens/admin", "--ca-from",
+                         yard.ca)
+        self.assertEqual(added.returncode, 0, added.stderr)
+        self.assertRegex(self.cli("context", "show").stdout, "link: +TLS, by Trainyard ")
+        spec = gpt(text_file(yard.dir), 300, every_steps=50)
+        spec["parallel"], spec["resources"] = {"logical_ranks": 2}, {"min_slots": 2}
+        name = yard.submit(spec).name
+        watcher = MovingWatcher(yard, name)
+        eventually(lambda: yard.training_pids(), 60, "ranks to run")
+        agent = 0
+        server = eventually(lambda: yard.server_of(agent) is not None and (yard.server_of(agent),), 30, "a session")[0]
+        yard.servers[server].send(signal.SIGKILL)
+        self.assertTrue(watcher.join(120), "the job did not end")
+        self.assertEqual(watcher.end.state, resources_pb.SUCCEEDED, watcher.end)
+        self.assertEqual(watcher.missed(), 0)
+        got = self.cli("get", name.rpartition("/")[2])
+        self.assertEqual(got.returncode, 0, got.stderr)
+
+    def test_older_tls_and_clear_text_are_refused(self):
+        address = self.yard.addresses[0]
+        self.assertEqual(handshake(address, ssl.TLSVersion.TLSv1_3), "TLSv1.3")
+        with self.assertRaises((ssl.SSLError, ConnectionError)):
+            handshake(address, ssl.TLSVersion.TLSv1_2)
+        # Under this name no context knows it.
+        stranger = address.replace("127.0.0.1", "localhost")
+        told = self.cli("ps", "--server", stranger, "--patience", "0", "--token-file", self.yard.dir + "/tokens/admin")
+        self.assertNotEqual(told.returncode, 0)
+        self.assertIn("hangs up on clear text", told.stderr)
+
+    def test_another_authority_is_not_believed_and_the_user_is_told(self):
+        other = self.yard.dir + "/other.pem"
+        pathlib.Path(other).write_text(ssl.DER_cert_to_PEM_cert(make_other_authority(self.yard.dir)))
+        told = self.cli("ps", "--server", self.yard.addresses[0], "--ca-file", other, "--patience", "0")
+        self.assertNotEqual(told.returncode, 0)
+        self.assertIn("none of the authorities vouches", told.stderr)
+
+    def test_server_without_the_key_does_not_start(self):
+        yard = self.yard
+        for content, words in ((None, "copy it from another server"), ("0" * 64, "does not open the yard's authority"),
+                               ("not a key", "expected the key of the yard's authority")):
+            path = yard.dir + "/other.key"
+            if content is not None:
+                pathlib.Path(path).write_text(content + "\n")
+                os.chmod(path, 0o600)
+            done = self.cli("--listen", "127.0.0.1:0", "--database", yard.database(0), "--checkpoint-root", yard.dir,
+                            "--authority-key", path, program=BIN / "trainyard-server")
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(words, done.stdout + done.stderr)
+
+
+def make_other_authority(folder):
+    """The certificate, as DER, of an authority that nobody knows."""
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout",
+                    folder + "/other-ca.key", "-out", folder + "/other-ca.der", "-outform", "DER", "-subj", "/CN=other",
+                    "-days", "2"], check=True, stderr=subprocess.DEVNULL)
+    return pathlib.Path(folder, "other-ca.der").read_bytes()
+
+
+if __name__ == "__main__":
+    unittest.main()
