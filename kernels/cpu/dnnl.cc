@@ -70,6 +70,8 @@ bool Dnnl::Computes(DType type) const {
 
 bool Dnnl::AddsByShape() const { return Has(dnnl::cpu_isa::avx512_core); }
 
+bool Dnnl::HasAmx() const { return Has(dnnl::cpu_isa::avx512_core_amx); }
+
 absl::Status Dnnl::StatusOf(const char* op, const dnnl::error& e) {
   const std::string message = absl::StrCat(op, ": oneDNN: ", e.message);
   switch (e.status) {

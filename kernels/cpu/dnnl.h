@@ -66,6 +66,9 @@ class Dnnl {
   // the sums by the number of threads.
   bool AddsByShape() const;
 
+  // Whether products of bf16 are made by AMX, which is as good as always where the machine has it.
+  bool HasAmx() const;
+
   // Runs `make` with the device's thread count in force; a dnnl::error becomes kUnimplemented
   // ("no kernel for these shapes") or kInternal, prefixed with `op`.
   template <typename T>

@@ -87,6 +87,15 @@ PieceSize TileSizeOf(int64_t m, int64_t n) {
   return size;
 }
 
+// Likewise panels, which are all columns of some rows: by AMX oneDNN makes what lies densely alone.
+// Each panel copies all of b, so that few of many rows are as fast as one product, while more and
+// smaller ones would let more threads help.
+PieceSize PanelSizeOf(int64_t m, int64_t n) {
+  constexpr int64_t kTileRows = 16;  // of AMX
+  const int64_t half = ((m + 1) / 2 + kTileRows - 1) / kTileRows * kTileRows;
+  return {m < 256 ? half : m <= 512 ? 128 : 256, n};
+}
+
 // The tile of `size` from [row, col] on, in place, with the strides of the whole matrix.
 DnnlOperand TileOf(const DnnlOperand& whole, int64_t row, int64_t col, const PieceSize& size) {
   const dnnl_dim_t* const strides = whole.shape.data.format_desc.blocking.strides;
@@ -193,7 +202,11 @@ class Pieces {
     if (by_slabs) {
       AddSlabs(a, b, bias, c_place, op, layout, piece);
     } else if (cut == Cut::kTiles) {
-      AddTiles(a, b, bias, c_place, op, layout, piece);
+      const DnnlOperand a_tiles = Turned(Spread(Turned(a), op.transpose_a, op, layout, piece));
+      const DnnlOperand b_tiles = Spread(b, !op.transpose_b, op, layout, piece);
+      AddTiles(a_tiles, b_tiles, bias, c_place, op, TileSizeOf(op.m, op.n), layout, piece);
+    } else if (cut == Cut::kPanels) {
+      AddTiles(a, b, bias, c_place, op, PanelSizeOf(op.m, op.n), layout, piece);
     } else {
       AtOnce(a, b, bias, c_place, attributes_, layout, piece);
     }
@@ -201,17 +214,29 @@ class Pieces {
     program_->pieces.push_back(std::move(piece));
   }
 
-  enum class Cut { kNone, kSlabs, kTiles };
+  enum class Cut { kNone, kSlabs, kTiles, kPanels };
 
   // Where oneDNN would cut the work, and with it the sums, by the number of threads, it is cut
   // here: all products of fp32 but those of AVX-512's brgemm, of which it splits small results of
-  // long sums, and sums over the rows of a, if they are long (kernels/scratch/product.h).
+  // long sums; sums over the rows of a, if they are long, and with AMX others, too
+  // (kernels/scratch/product.h).
   Cut CutOf(const Matmul& op, dnnl::memory::data_type type) const {
     const bool small = op.m * op.n <= 128 * 128 && op.k >= 1024;
     const bool f32 = type == dnnl::memory::data_type::f32;
     if (f32 && (small || !dnnl_.AddsByShape())) return Cut::kTiles;
-    if (scratch::GoesBySlabs(op.k, op.transpose_a, op.transpose_b)) return Cut::kSlabs;
-    return op.transpose_a && op.k > scratch::kSlab ? Cut::kTiles : Cut::kNone;
+    const int64_t slab = SlabOf(type);
+    if (scratch::GoesBySlabs(op.k, op.transpose_a, op.transpose_b, slab)) return Cut::kSlabs;
+    if (op.transpose_a) return op.k > slab ? Cut::kTiles : Cut::kNone;
+    return IsByAmx(type) && !scratch::AmxAddsAtOnce(op.k) ? Cut::kPanels : Cut::kNone;
+  }
+
+  bool IsByAmx(dnnl::memory::data_type type) const {
+    return type == dnnl::memory::data_type::bf16 && dnnl_.HasAmx();
+  }
+
+  // Rows of a and b in one.
+  int64_t SlabOf(dnnl::memory::data_type type) const {
+    return IsByAmx(type) ? scratch::kAmxSlab : scratch::kSlab;
   }
 
   dnnl::matmul::primitive_desc DescOf(const Desc& a, const Desc& b, const Desc& bias, const Desc& c,
@@ -244,8 +269,9 @@ class Pieces {
                 const DnnlOperand& c, const Matmul& op, ScratchLayout& layout,
                 PreparedPiece& piece) {
     const ScratchLayout before = layout;
-    for (int64_t from = 0; from < op.k; from += scratch::kSlab) {
-      const int64_t depth = std::min(scratch::kSlab, op.k - from);
+    const int64_t slab = SlabOf(a.shape.data_type());
+    for (int64_t from = 0; from < op.k; from += slab) {
+      const int64_t depth = std::min(slab, op.k - from);
       ScratchLayout of_slab = before;
       AtOnce(TileOf(a, 0, from, {op.m, depth}), TileOf(b, from, 0, {depth, op.n}),
              from == 0 ? bias : DnnlOperand{DNNL_ARG_BIAS, Desc()}, c,
@@ -275,13 +301,11 @@ class Pieces {
     return matrix;
   }
 
-  // A call for each tile of c. They differ in size at two of its edges only, and share primitives.
-  void AddTiles(const DnnlOperand& a_given, const DnnlOperand& b_given, const DnnlOperand& bias,
-                const DnnlOperand& c, const Matmul& op, ScratchLayout& layout,
-                PreparedPiece& piece) {
-    const DnnlOperand a = Turned(Spread(Turned(a_given), op.transpose_a, op, layout, piece));
-    const DnnlOperand b = Spread(b_given, !op.transpose_b, op, layout, piece);
-    const PieceSize most = TileSizeOf(op.m, op.n);
+  // A call for each tile of c, of at most the size `most`. They differ in size at two edges of c
+  // only, and share primitives.
+  void AddTiles(const DnnlOperand& a, const DnnlOperand& b, const DnnlOperand& bias,
+                const DnnlOperand& c, const Matmul& op, const PieceSize& most,
+                ScratchLayout& layout, PreparedPiece& piece) {
     const bool biased = !bias.shape.is_zero();
     struct Prepared {
       dnnl::matmul primitive;

@@ -46,8 +46,17 @@ constexpr bool PacksB(int64_t m, int64_t n, bool transpose_b) {
 // there are more rows than this, oneDNN cuts them by the number of threads. The sum lies in fp32,
 // in scratch if c is in 16 bits. In fp32 small results go by tiles.
 inline constexpr int64_t kSlab = 1024;
-constexpr bool GoesBySlabs(int64_t k, bool transpose_a, bool transpose_b) {
-  return transpose_a && !transpose_b && k > kSlab;
+constexpr bool GoesBySlabs(int64_t k, bool transpose_a, bool transpose_b, int64_t slab = kSlab) {
+  return transpose_a && !transpose_b && k > slab;
+}
+
+// With AMX oneDNN cuts the sums of bf16 products, too, as it finds room for its blocks in the cache
+// of second level, and so by the number of threads. It was found to leave whole, of all that were
+// tried, sums of at most 512, and rows of a by columns of b up to 768 in whole steps of AMX.
+inline constexpr int64_t kAmxSlab = 512;
+constexpr bool AmxAddsAtOnce(int64_t k) {
+  constexpr int64_t kLongest = 768, kStep = 64;
+  return k <= kAmxSlab || (k <= kLongest && k % kStep == 0);
 }
 
 // What a product that goes by tiles reads down the columns of: a stored matrix of `rows` rows of

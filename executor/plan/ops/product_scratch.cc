@@ -84,7 +84,8 @@ int64_t CpuProductScratch(const Matmul& o, ElementType a, bool a_apart, ElementT
   const int64_t wide = StagedProductBytes(o, {kFloat, kFloat, narrow_c ? kFloat : 0});
   const int64_t dense =
       (a_apart ? 2 * o.m * o.k : 0) + (c_apart ? (narrow_c ? 2 : kFloat) * o.m * o.n : 0);
-  const bool sum = narrow_c && kernels::scratch::GoesBySlabs(o.k, o.transpose_a, o.transpose_b);
+  const bool sum = narrow_c && kernels::scratch::GoesBySlabs(o.k, o.transpose_a, o.transpose_b,
+                                                             kernels::scratch::kAmxSlab);
   return OnAnyCpu(a, wide, dense + (sum ? kFloat * o.m * o.n : 0) + NarrowProductScratch(o));
 }
 
