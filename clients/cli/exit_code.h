@@ -25,8 +25,8 @@ inline constexpr char kExitCodeHelp[] =
     "Exit codes: 0 done, 1 the job failed, 2 usage, 3 not found, 4 denied, 5 server unavailable,\n"
     "6 precondition, 7 timeout, 8 not built yet, 9 the job was cancelled, 10 other, 130 "
     "interrupted. `submit` of several jobs: that of the first one that was refused.\n"
-    "Environment: TRAINYARD_CONTEXT, TRAINYARD_SERVER, TRAINYARD_TOKEN, TRAINYARD_PROJECT, "
-    "NO_COLOR.";
+    "Environment: TRAINYARD_CONTEXT, TRAINYARD_SERVER, TRAINYARD_TOKEN, TRAINYARD_CA_FILE, "
+    "TRAINYARD_PROJECT, NO_COLOR.";
 
 ExitCode ExitCodeOf(const absl::Status& status);
 

@@ -34,15 +34,16 @@ bool IsUnreachable(const absl::Status& status) {
 std::string WrongLink(const absl::string_view words, const Context& context) {
   const std::string at = absl::StrCat("the server at ", context.server);
   if (absl::StrContains(words, "certificate verify failed")) {
-    return absl::StrCat(at, " shows a certificate for which none of the authorities vouches that ",
-                        "are named here, or that is over; name that of the yard with --ca-file");
+    return absl::StrCat(at, " shows a certificate that no trusted authority signed, or that has ",
+                        "expired (or a clock is wrong); name the yard's authority with --ca-file");
   }
   if (absl::StrContains(words, "Hostname Verification Check failed")) {
     return absl::StrCat(at, " shows a certificate that stands for other hosts; name one of them ",
                         "with --server");
   }
   if (absl::StrContains(words, "wrong version number")) {
-    return absl::StrCat(at, " speaks no TLS; leave out --ca-file, or name another port");
+    return absl::StrCat(at, " speaks no TLS; leave out --ca-file (TRAINYARD_CA_FILE), or name ",
+                        "another port");
   }
   if (context.authorities.empty() && absl::StrContains(words, "failed to connect") &&
       absl::StrContains(words, "Socket closed")) {
@@ -107,6 +108,10 @@ void Session::AddFlags(CLI::App& root) {
   root.add_option("--ca-file", flags_.ca_file,
                   "PEM file with the authority that vouches for the server, which then is reached "
                   "by TLS alone; \"system\": those that this machine trusts")
+      ->group(group);
+  root.add_flag("--insecure", flags_.insecure,
+                "Send the token in clear text where no authority is named: on a network that you "
+                "trust")
       ->group(group);
   root.add_option("-p,--project", flags_.project, "Project (default: the context's)")->group(group);
   root.add_option("-o,--output", format_name_, "table, wide, json, yaml or name")->group(group);

@@ -41,6 +41,8 @@ class Session {
   void Disconnect();
   absl::StatusOr<ResolvedContext> Resolve() const { return ResolveContext(flags_); }
 
+  bool insecure() const { return flags_.insecure; }
+
   // What --output asks for, in the body of a command; a body is not run with what is no format.
   OutputFormat format() const { return format_; }
   bool wide() const { return format_ == OutputFormat::kWide; }

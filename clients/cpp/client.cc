@@ -60,11 +60,6 @@ std::optional<absl::Duration> RetryDelayOf(const grpc::Status& status) {
   return RetryDelayOf(details);
 }
 
-bool IsLoopback(const std::string& server) {
-  return absl::StartsWith(server, "127.") || absl::StartsWith(server, "localhost:") ||
-         absl::StartsWith(server, "[::1]") || absl::StartsWith(server, "unix:");
-}
-
 std::shared_ptr<grpc::Channel> MakeChannel(
     const std::string& server, const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   grpc::ChannelArguments arguments;

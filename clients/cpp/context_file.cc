@@ -54,6 +54,7 @@ absl::StatusOr<ContextFile> ParseContexts(const std::string& text, const std::st
       context.project = Field(entry.second, "project", "default");
       context.directory = Field(entry.second, "directory", "");
       context.authorities = Field(entry.second, "authorities", "");
+      context.insecure = Field(entry.second, "insecure", "") == "true";
       file.contexts.emplace(entry.first.as<std::string>(), context);
     }
     return file;
@@ -81,6 +82,7 @@ std::string WriteContexts(const ContextFile& file) {
         out << YAML::Key << key << YAML::Value << YAML::DoubleQuoted << *value;
       }
     }
+    if (context.insecure) out << YAML::Key << "insecure" << YAML::Value << true;
     out << YAML::EndMap;
   }
   out << YAML::EndMap << YAML::EndMap;
@@ -162,6 +164,21 @@ absl::Status ChangeContexts(const std::function<absl::Status(ContextFile&)>& cha
   return WriteFileAtomically(path, WriteContexts(file), 0600);
 }
 
+absl::Status CheckTokenIsSafe(const Context& context) {
+  TY_ASSIGN_OR_RETURN(const std::vector<std::string> servers, ParseServers(context.server));
+  if (context.token.empty() || !context.authorities.empty() || context.insecure) {
+    return absl::OkStatus();
+  }
+  for (const std::string& server : servers) {
+    if (IsLoopback(server)) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the token would travel in clear text to ", server,
+        "; name the authority that vouches for it (--ca-file), or say --insecure on a ",
+        "network that you trust"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ResolvedContext> ResolveContext(const ContextFlags& flags) {
   const std::string server = !flags.server.empty() ? flags.server : Environment("TRAINYARD_SERVER");
   const std::string token = Environment("TRAINYARD_TOKEN");
@@ -178,6 +195,7 @@ absl::StatusOr<ResolvedContext> ResolveContext(const ContextFlags& flags) {
     chosen.context.token.clear();
     chosen.context.directory.clear();
     chosen.context.authorities.clear();
+    chosen.context.insecure = false;
   }
   if (!server.empty()) chosen.context.server = server;
   if (!flags.token_file.empty()) {
@@ -188,18 +206,18 @@ absl::StatusOr<ResolvedContext> ResolveContext(const ContextFlags& flags) {
     TY_ASSIGN_OR_RETURN(chosen.context.token,
                         ParseToken(chosen.context.token, absl::StrCat("context ", chosen.name)));
   }
-  const std::string ca_file =
-      !flags.ca_file.empty() ? flags.ca_file : Environment("TRAINYARD_CA_FILE");
-  if (!ca_file.empty()) {
+  const std::string ca_file = flags.ca_file.value_or(Environment("TRAINYARD_CA_FILE"));
+  if (flags.ca_file.has_value() || !ca_file.empty()) {
     TY_ASSIGN_OR_RETURN(chosen.context.authorities, ReadAuthorities(ca_file));
   }
+  chosen.context.insecure = chosen.context.insecure || flags.insecure;
   if (!project.empty()) chosen.context.project = project;
   if (chosen.context.server.empty()) {
     return absl::FailedPreconditionError(
         "no server is chosen; start one with `trainyard local start`, or name one with --server or "
         "`trainyard context use`");
   }
-  TY_RETURN_IF_ERROR(ParseServers(chosen.context.server).status());
+  TY_RETURN_IF_ERROR(CheckTokenIsSafe(chosen.context));
   return chosen;
 }
 

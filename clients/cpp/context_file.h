@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -16,6 +17,7 @@ struct Context {
   std::string project = "default";
   std::string directory;    // of the local yard that it belongs to, or empty
   std::string authorities;  // as in ClientOptions
+  bool insecure = false;    // its token may travel in clear text over a network
 };
 
 // The servers that a user knows, in one YAML file of mode 0600:
@@ -41,12 +43,17 @@ absl::StatusOr<ContextFile> LoadContexts(const std::string& path);
 // lock: neither of two concurrent writers loses its change.
 absl::Status ChangeContexts(const std::function<absl::Status(ContextFile&)>& change);
 
+// kFailedPrecondition: the token would travel in clear text to another machine, and `context` does
+// not say that it may.
+absl::Status CheckTokenIsSafe(const Context& context);
+
 // What the command line said; empty fields are not given.
 struct ContextFlags {
   std::string context;
   std::string server;  // HOST:PORT, or several with commas
   std::string token_file;
-  std::string ca_file;  // see ReadAuthorities
+  std::optional<std::string> ca_file;  // see ReadAuthorities
+  bool insecure = false;
   std::string project;
 };
 
@@ -59,7 +66,8 @@ struct ResolvedContext {
 // TRAINYARD_TOKEN, TRAINYARD_CA_FILE and TRAINYARD_PROJECT, then the current context. A token from
 // the file is sent only to the servers that it belongs to, and their authorities vouch for no
 // others. kNotFound: no such context; kFailedPrecondition: no
-// server is known.
+// server is known, or the token would travel in clear text over a network and nobody said that it
+// may.
 absl::StatusOr<ResolvedContext> ResolveContext(const ContextFlags& flags);
 
 }  // namespace trainyard

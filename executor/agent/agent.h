@@ -26,7 +26,7 @@ namespace trainyard {
 struct AgentOptions {
   std::vector<std::string> servers;  // HOST:PORT of each; any will do
   std::string token_file;
-  std::string ca_file;  // see Link::Options
+  std::optional<std::string> ca_file;  // see Link::Options
   std::string state_dir;
   std::string worker;          // program
   int standby = 1;             // warm workers without a device of their own; only with CPU slots

@@ -36,11 +36,11 @@ absl::Status FromGrpc(const grpc::Status& status) {
 }
 
 // `ca_file`: as in Link::Options.
-absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& server,
-                                                           const std::string& ca_file) {
+absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(
+    const std::string& server, const std::optional<std::string>& ca_file) {
   std::string authorities;
-  if (!ca_file.empty()) {
-    TY_ASSIGN_OR_RETURN(authorities, ReadAuthorities(ca_file));
+  if (ca_file.has_value()) {
+    TY_ASSIGN_OR_RETURN(authorities, ReadAuthorities(*ca_file));
   }
   TY_ASSIGN_OR_RETURN(const auto credentials, MakeChannelCredentials(authorities));
   grpc::ChannelArguments arguments;
@@ -139,10 +139,10 @@ class Link::Impl {
     }
     TY_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
                         MakeChannel(server, options_.ca_file));
-    if (!WaitUntilConnected(*channel)) {
-      return absl::UnavailableError(absl::StrCat(server, " does not answer"));
-    }
     const auto stub = v1::ExecutorService::NewStub(channel);
+    if (!WaitUntilConnected(*channel)) {
+      return absl::UnavailableError(absl::StrCat(server, " does not answer: ", WhyNot(*stub)));
+    }
     if (!Enter(&context)) return absl::CancelledError("stopping");
     const std::unique_ptr<Stream> stream = stub->Connect(&context);
     const absl::Duration register_sent = clock_.SinceBoot();
@@ -179,6 +179,14 @@ class Link::Impl {
       channel.WaitForStateChange(state, absl::ToChronoTime(absl::Now() + absl::Milliseconds(200)));
     }
     return false;
+  }
+
+  // Why the channel of `stub` could not connect (refused, or what TLS says of the other side): gRPC
+  // tells calls alone.
+  static std::string WhyNot(v1::ExecutorService::Stub& stub) {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Milliseconds(100)));
+    return stub.Connect(&context)->Finish().error_message();
   }
 
   bool ReadAll(Stream& stream, const std::string& server, absl::Duration register_sent) {

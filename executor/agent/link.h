@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,9 +34,9 @@ struct LinkEvent {
 class Link {
  public:
   struct Options {
-    std::vector<std::string> servers;  // host:port of each; a session is with any of them
-    std::string token_file;            // read anew for each session; empty: no token
-    std::string ca_file;               // likewise; empty: clear text. See ReadAuthorities
+    std::vector<std::string> servers;    // host:port of each; a session is with any of them
+    std::string token_file;              // read anew for each session; empty: no token
+    std::optional<std::string> ca_file;  // likewise (ReadAuthorities); without: clear text
     v1::Register hello;
     std::vector<v1::RankKey> running;  // until SetRunning is called
   };

@@ -20,6 +20,7 @@
 #include "executor/agent/nvml.h"
 #include "executor/agent/rank_ports.h"
 #include "executor/agent/slots.h"
+#include "proto/tls/pem_files.h"
 #include "storage/base/ids.h"
 #include "storage/base/log.h"
 #include "storage/base/server_list.h"
@@ -152,6 +153,12 @@ void FillArithmetic(const std::string& worker, v1::Register& hello) {
 absl::StatusOr<AgentOptions> MakeOptions(const Flags& flags) {
   AgentOptions options = flags.agent;
   TY_ASSIGN_OR_RETURN(options.servers, ParseServers(absl::StrJoin(flags.servers, ",")));
+  if (options.ca_file.has_value()) {
+    TY_RETURN_IF_ERROR(ReadAuthorities(*options.ca_file).status());
+  } else if (!std::all_of(options.servers.begin(), options.servers.end(),
+                          [](const std::string& server) { return IsLoopback(server); })) {
+    spdlog::warn("without --ca-file the token and everything else travel in clear text");
+  }
   std::error_code error;  // without it an empty path throws
   options.worker = std::filesystem::absolute(options.worker, error).string();
   options.state_dir =

@@ -14,6 +14,7 @@
 #include <memory>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "storage/base/digest.h"
@@ -23,7 +24,10 @@
 namespace trainyard {
 namespace {
 
-constexpr absl::Duration kClocksDiffer = absl::Minutes(5);
+// How far behind ours a clock may be that checks a certificate which was just made. An authority is
+// made once, perhaps before the clock of a new machine was set.
+constexpr absl::Duration kServersClockDiffers = absl::Hours(24);
+constexpr absl::Duration kAuthoritysClockDiffers = absl::Hours(24 * 30);
 constexpr size_t kLongestName = 64;  // ub-common-name of RFC 5280
 
 template <auto free>
@@ -156,10 +160,15 @@ bool IsAddress(const std::string& host) {
 // have a meaning: only what is an address, or has the letters of a DNS name, comes into it.
 absl::StatusOr<std::string> AlternativeNameOf(const std::string& host) {
   if (IsAddress(host)) return absl::StrCat("IP:", host);
+  const bool looks_like_address = host.find_first_not_of("0123456789.") == std::string::npos;
+  const size_t star = host.rfind('*');
+  const bool star_in_front =
+      star == std::string::npos || (star == 0 && absl::StartsWith(host, "*.") && host.size() > 2);
   const auto of_name = [](unsigned char c) {
     return absl::ascii_isalnum(c) || c == '.' || c == '-' || c == '*' || c == '_';
   };
-  if (!host.empty() && host.size() <= 253 && std::all_of(host.begin(), host.end(), of_name)) {
+  if (!looks_like_address && star_in_front && host.size() <= 253 &&
+      std::all_of(host.begin(), host.end(), of_name)) {
     return absl::StrCat("DNS:", host);
   }
   return FieldError("host", absl::StrCat("'", host, "'"), "a DNS name or an IP address");
@@ -245,6 +254,26 @@ absl::StatusOr<CertificateFacts> ReadCertificate(const std::string& pem,
   return facts;
 }
 
+absl::StatusOr<std::string> CertificatesIn(const std::string& pem, const std::string& source) {
+  const Bio in = ReaderOf(pem);
+  std::string all;
+  while (true) {
+    const Certificate certificate(PEM_read_bio_X509(in.get(), nullptr, NoPassPhrase, nullptr));
+    if (certificate == nullptr) break;
+    TY_ASSIGN_OR_RETURN(const std::string one, PemOf(certificate.get()));
+    all += one;
+  }
+  // The first that cannot be read ends it: after good ones it is the end of the text.
+  const unsigned long error = ERR_peek_last_error();
+  if (!all.empty() && ERR_GET_REASON(error) == PEM_R_NO_START_LINE) {
+    ERR_clear_error();
+    return all;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(source, " holds no certificate, or a broken one: expected PEM text with BEGIN ",
+                   "CERTIFICATE (", OpenSslError(), ")"));
+}
+
 absl::Status CheckKeyOfCertificate(const TlsIdentity& identity) {
   TY_ASSIGN_OR_RETURN(const Certificate certificate,
                       ParseCertificate(identity.certificates, "the certificate"));
@@ -259,7 +288,7 @@ absl::StatusOr<TlsIdentity> MakeAuthority(const std::string& name, absl::Duratio
   TY_ASSIGN_OR_RETURN(const Key key, MakeKey());
   const absl::Time now = absl::Now();
   const Wanted wanted{.name = name,
-                      .not_before = now - kClocksDiffer,
+                      .not_before = now - kAuthoritysClockDiffers,
                       .not_after = now + valid_for,
                       .extensions = {{NID_basic_constraints, "critical,CA:TRUE,pathlen:0"},
                                      {NID_key_usage, "critical,keyCertSign,cRLSign"},
@@ -270,6 +299,8 @@ absl::StatusOr<TlsIdentity> MakeAuthority(const std::string& name, absl::Duratio
   TY_ASSIGN_OR_RETURN(authority.key, PemOf(key.get()));
   return authority;
 }
+
+absl::Status CheckHost(const std::string& host) { return AlternativeNameOf(host).status(); }
 
 absl::StatusOr<TlsIdentity> IssueCertificate(const TlsIdentity& authority,
                                              const CertificateRequest& request) {
@@ -284,15 +315,18 @@ absl::StatusOr<TlsIdentity> IssueCertificate(const TlsIdentity& authority,
   if (request.of_server) uses.push_back("serverAuth");
   if (request.of_client) uses.push_back("clientAuth");
   const absl::Time now = absl::Now();
+  if (uses.empty()) {
+    return absl::InvalidArgumentError("a certificate must be of a server, of a client, or of both");
+  }
   Wanted wanted{
       .name = request.name,
-      .not_before = now - kClocksDiffer,
+      .not_before = now - kServersClockDiffers,
       .not_after = std::min(now + request.valid_for, TimeOf(X509_get0_notAfter(issuer.get()))),
       .extensions = {{NID_basic_constraints, "critical,CA:FALSE"},
                      {NID_key_usage, "critical,digitalSignature"},
                      {NID_subject_key_identifier, "hash"},
                      {NID_authority_key_identifier, "keyid:always"}}};
-  if (!uses.empty()) wanted.extensions.emplace_back(NID_ext_key_usage, absl::StrJoin(uses, ","));
+  wanted.extensions.emplace_back(NID_ext_key_usage, absl::StrJoin(uses, ","));
   if (!hosts.empty()) {
     wanted.extensions.emplace_back(NID_subject_alt_name, absl::StrJoin(hosts, ","));
   }

@@ -32,21 +32,28 @@ struct CertificateFacts {
 // from.
 absl::StatusOr<CertificateFacts> ReadCertificate(const std::string& pem, const std::string& source);
 
+// All certificates in `pem`, as PEM text, and nothing else. kInvalidArgument: there is none.
+absl::StatusOr<std::string> CertificatesIn(const std::string& pem, const std::string& source);
+
 // kInvalidArgument: one of the two is no PEM, or the key is not that of the first certificate.
 absl::Status CheckKeyOfCertificate(const TlsIdentity& identity);
 
 // A new authority with the common name `name`, which signs itself. It may sign certificates of
-// servers and nodes, and no other authorities.
+// servers and nodes, and no other authorities. It has been valid for a month.
 absl::StatusOr<TlsIdentity> MakeAuthority(const std::string& name, absl::Duration valid_for);
 
 struct CertificateRequest {
   std::string name;                // common name, at most 64 bytes
   std::vector<std::string> hosts;  // DNS names, with "*." in front perhaps, and IP addresses
-  // What it may be used for, by RFC 5280's extended key usage.
+  // What it may be used for, by RFC 5280's extended key usage: one of them at least, since a
+  // certificate that names none may be used for anything.
   bool of_server = false;
   bool of_client = false;
-  absl::Duration valid_for;  // from five minutes ago on: clocks differ
+  absl::Duration valid_for;  // from now on; it has been valid for a day: clocks differ
 };
+
+// kInvalidArgument unless it is a DNS name or an IP address.
+absl::Status CheckHost(const std::string& host);
 
 // A new key and a certificate for it that `authority` signs. It ends no later than the authority's
 // own.

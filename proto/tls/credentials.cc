@@ -32,9 +32,10 @@ std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(const TlsFiles& f
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials(
     const std::string& authorities) {
   if (authorities.empty()) return grpc::InsecureChannelCredentials();
+  const bool named = authorities != kSystemAuthorities;
+  if (named) TY_RETURN_IF_ERROR(ReadCertificate(authorities, "the named authority").status());
   grpc::experimental::TlsChannelCredentialsOptions options;
-  if (authorities != kSystemAuthorities) {
-    TY_RETURN_IF_ERROR(ReadCertificate(authorities, "what is said of authorities").status());
+  if (named) {
     options.set_certificate_provider(
         std::make_shared<grpc::experimental::StaticDataCertificateProvider>(authorities));
     options.watch_root_certs();

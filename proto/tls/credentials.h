@@ -15,8 +15,8 @@
 namespace trainyard {
 
 // Both files are looked at again every second: connections that are made after they were replaced
-// get the new certificate, and those that stand are kept. Replace both at once (rename the folder,
-// or a link to it); while they do not belong together new connections are refused.
+// get the new certificate, and those that stand are kept. While they do not belong together new
+// connections are refused, so whoever replaces them does so at once (ShownCertificate).
 std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(const TlsFiles& files);
 
 // Clear text if `authorities` is empty. Else TLS: the server must show a certificate that one of

@@ -1,11 +1,13 @@
 // trainyard-server: the control plane as a program.
 
+#include <grpc/support/log.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstring>
 #include <functional>
@@ -18,12 +20,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
+#include "proto/tls/certificate.h"
 #include "server/api/server.h"
 #include "server/auth/authority.h"
+#include "server/auth/shown_certificate.h"
 #include "server/auth/token_file.h"
 #include "storage/base/file.h"
 #include "storage/base/log.h"
 #include "storage/base/retry_pause.h"
+#include "storage/base/server_list.h"
 #include "storage/base/status.h"
 #include "storage/postgres/postgres.h"
 
@@ -33,8 +38,7 @@ namespace {
 struct Flags {
   std::string listen = "127.0.0.1:7070";
   bool insecure = false;
-  TlsFiles tls;
-  std::string authority_key;
+  std::optional<std::string> tls_certificate, tls_key, authority_key;
   std::vector<std::string> tls_hosts;
   std::string port_file;
   std::string database;
@@ -54,7 +58,7 @@ constexpr absl::Duration kPatienceAtStart = absl::Seconds(60);
 constexpr absl::Duration kFirstRetry = absl::Milliseconds(10);
 constexpr absl::Duration kLongestRetry = absl::Milliseconds(500);
 constexpr absl::Duration kDrainLimit = absl::Seconds(5);
-constexpr absl::Duration kRenewEvery = absl::Hours(24);
+constexpr absl::Duration kLookEvery = absl::Seconds(1);  // at files of certificates
 
 // SIGTERM and SIGINT, taken by waiting: no handler, no race with threads.
 class StopSignals {
@@ -105,16 +109,29 @@ void RaiseDescriptorLimit() {
   if (setrlimit(RLIMIT_NOFILE, &limit) != 0) spdlog::warn("could not raise the descriptor limit");
 }
 
+bool Encrypts(const Flags& flags) {
+  return flags.tls_certificate.has_value() || flags.authority_key.has_value();
+}
+
 absl::Status CheckTlsFlags(const Flags& flags) {
-  if (flags.tls.certificate.empty() != flags.tls.key.empty()) {
+  if (flags.tls_certificate.has_value() != flags.tls_key.has_value()) {
     return absl::InvalidArgumentError("--tls-certificate and --tls-key are needed together");
   }
-  if (!flags.tls.certificate.empty() && !flags.authority_key.empty()) {
+  if (flags.tls_certificate.has_value() && flags.authority_key.has_value()) {
     return absl::InvalidArgumentError(
         "either --tls-certificate or --authority-key: a server shows one certificate");
   }
-  const bool clear = flags.tls.certificate.empty() && flags.authority_key.empty();
-  if (clear && !flags.insecure && !IsLoopbackAddress(flags.listen)) {
+  if (!flags.tls_hosts.empty() && !flags.authority_key.has_value()) {
+    return absl::InvalidArgumentError(
+        "--tls-host is for a certificate by the yard's own authority (--authority-key)");
+  }
+  if (flags.insecure && Encrypts(flags)) {
+    return absl::InvalidArgumentError("--insecure is for a server without TLS; leave it out");
+  }
+  for (const std::string& host : flags.tls_hosts) {
+    TY_RETURN_IF_ERROR(Annotate(CheckHost(host), "--tls-host"));
+  }
+  if (!Encrypts(flags) && !flags.insecure && !IsLoopback(flags.listen)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--listen '", flags.listen, "': others than this machine reach this address, and without ",
         "TLS tokens would travel in clear; let the yard be its own authority (--authority-key), ",
@@ -124,19 +141,22 @@ absl::Status CheckTlsFlags(const Flags& flags) {
   return absl::OkStatus();
 }
 
-// What the server's certificate stands for, unless flags say so: its host's name, and the address
-// that it listens on.
+// What the server's certificate stands for: this machine as it calls itself, and what the flags
+// say, or else its name and the address that it listens on.
 std::vector<std::string> HostsOf(const Flags& flags) {
-  if (!flags.tls_hosts.empty()) return flags.tls_hosts;
   std::vector<std::string> hosts = {"localhost", "127.0.0.1"};
+  const auto add = [&hosts](const std::string& host) {
+    const bool known = std::find(hosts.begin(), hosts.end(), host) != hosts.end();
+    if (!known && CheckHost(host).ok()) hosts.push_back(host);
+  };
+  for (const std::string& host : flags.tls_hosts) add(host);
+  if (!flags.tls_hosts.empty()) return hosts;
   char name[256] = "";
-  if (gethostname(name, sizeof(name) - 1) == 0 && *name != 0) hosts.push_back(name);
-  const std::string listen = std::string(absl::StripSuffix(
-      absl::StripPrefix(flags.listen.substr(0, flags.listen.rfind(':')), "["), "]"));
-  const bool anywhere = listen == "0.0.0.0" || listen == "::";
-  if (!anywhere && std::find(hosts.begin(), hosts.end(), listen) == hosts.end()) {
-    hosts.push_back(listen);
-  }
+  if (gethostname(name, sizeof(name) - 1) == 0) add(name);
+  const absl::string_view listen(flags.listen);
+  const std::string host(
+      absl::StripSuffix(absl::StripPrefix(listen.substr(0, listen.rfind(':')), "["), "]"));
+  if (host != "0.0.0.0" && host != "::") add(host);
   return hosts;
 }
 
@@ -153,7 +173,6 @@ absl::StatusOr<ServerOptions> ToOptions(const Flags& flags) {
   TY_RETURN_IF_ERROR(CheckListenAddress(flags.listen));
   TY_RETURN_IF_ERROR(CheckTlsFlags(flags));
   ServerOptions options{.listen = flags.listen};
-  if (!flags.tls.certificate.empty()) options.tls = flags.tls;
   options.schema_version = postgres::SchemaVersion();
   options.fleet.checkpoint_root = flags.checkpoint_root;
   if (absl::StartsWith(flags.checkpoint_root, "/")) {
@@ -182,10 +201,14 @@ absl::Status Serve(const Flags& flags, StopSignals& signals) {
   for (const std::string& flag : flags.token_files) {
     TY_ASSIGN_OR_RETURN(token_files.emplace_back(), ParseTokenFlag(flag));
   }
-  const bool has_authority = !flags.authority_key.empty();
-  if (!options.tls.has_value() && !has_authority && !IsLoopbackAddress(flags.listen)) {
+  if (!Encrypts(flags) && !IsLoopback(flags.listen)) {
     spdlog::warn("{} is reached without TLS: tokens and everything else travel in clear",
                  flags.listen);
+  }
+  std::unique_ptr<ShownCertificate> shown;
+  if (flags.tls_certificate.has_value()) {
+    TY_ASSIGN_OR_RETURN(shown, ShownCertificate::OfFiles({*flags.tls_certificate, *flags.tls_key},
+                                                         SystemClock().Now()));
   }
   RaiseDescriptorLimit();
   TY_ASSIGN_OR_RETURN(const std::unique_ptr<Stores> stores,
@@ -196,26 +219,23 @@ absl::Status Serve(const Flags& flags, StopSignals& signals) {
     TY_RETURN_IF_ERROR(
         Persist(signals, "tokens", [&] { return AddTokenFile(file, stores->tokens()); }));
   }
-  std::optional<OwnCertificate> own;
-  if (has_authority) {
-    TlsIdentity authority;
-    TY_RETURN_IF_ERROR(Persist(signals, "authority", [&] {
-      absl::StatusOr<TlsIdentity> opened = OpenAuthority(stores->authority(), flags.authority_key);
-      if (opened.ok()) authority = *std::move(opened);
-      return opened.status();
+  if (flags.authority_key.has_value()) {
+    TY_RETURN_IF_ERROR(Persist(signals, "authority", [&]() -> absl::Status {
+      TY_ASSIGN_OR_RETURN(const TlsIdentity authority,
+                          OpenAuthority(stores->authority(), *flags.authority_key));
+      TY_ASSIGN_OR_RETURN(
+          shown, ShownCertificate::OfAuthority(authority, HostsOf(flags), SystemClock().Now()));
+      return absl::OkStatus();
     }));
-    TY_ASSIGN_OR_RETURN(own, OwnCertificate::Issue(std::move(authority), HostsOf(flags)));
-    options.tls = TlsFiles{own->path(), own->path()};
   }
+  if (shown != nullptr) options.tls = shown->files();
   TY_ASSIGN_OR_RETURN(const std::unique_ptr<Server> server,
                       Server::Start(*stores, SystemClock(), options));
   if (!flags.port_file.empty()) {
     TY_RETURN_IF_ERROR(WriteFileAtomically(flags.port_file, absl::StrCat(server->port(), "\n")));
   }
-  while (!signals.WaitFor(kRenewEvery)) {
-    if (!own.has_value()) continue;
-    const absl::Status renewed = own->Renew();
-    if (!renewed.ok()) spdlog::error("no new certificate: {}", renewed.ToString());
+  while (!signals.WaitFor(kLookEvery)) {
+    if (shown != nullptr) shown->LookAgain(SystemClock().Now());
   }
   signals.GiveUpWaiting();
   server->Drain(kDrainLimit);
@@ -229,15 +249,17 @@ void Declare(CLI::App& app, Flags& flags) {
   app.add_flag("--insecure", flags.insecure,
                "listen beyond this machine without TLS: tokens travel in clear");
   app.add_option(
-      "--tls-certificate", flags.tls.certificate,
+      "--tls-certificate", flags.tls_certificate,
       "PEM file with the certificate that clients are shown; read again when it changes");
-  app.add_option("--tls-key", flags.tls.key, "PEM file with the private key to it");
+  app.add_option("--tls-key", flags.tls_key, "PEM file with the private key to it");
   app.add_option("--authority-key", flags.authority_key,
                  "the yard is its own authority, which issues this server's certificate: a file "
                  "with the key that opens it, the same on all servers; the first one makes it");
-  app.add_option("--tls-host", flags.tls_hosts,
-                 "name or address by which this server is called, for a certificate by the yard's "
-                 "own authority (repeatable; default: the host's name and that of --listen)");
+  app.add_option(
+      "--tls-host", flags.tls_hosts,
+      "name or address by which this server is called, for a certificate by the yard's "
+      "own authority, beside localhost (repeatable; default: the host's name and that of "
+      "--listen)");
   app.add_option("--port-file", flags.port_file, "file that gets the bound port");
   app.add_option("--database", flags.database, "libpq connection string");
   app.add_option("--token-file", flags.token_files,
@@ -269,16 +291,29 @@ void Declare(CLI::App& app, Flags& flags) {
       ->capture_default_str();
 }
 
-absl::Status PrintAuthority(const std::string& database) {
+// gRPC tells of each connection that it could not make or take, of which any stranger may cause as
+// many as he likes: one a second is enough.
+void LogForGrpc(gpr_log_func_args* said) {
+  static std::atomic<int64_t> last_second = 0;
+  const int64_t second = absl::ToInt64Seconds(SystemClock().SinceBoot());
+  if (last_second.exchange(second) == second) return;
+  spdlog::warn("gRPC: {}", said->message);
+}
+
+absl::Status PrintAuthority(const std::string& database, StopSignals& signals) {
   TY_ASSIGN_OR_RETURN(const std::unique_ptr<Stores> stores,
                       postgres::Open(database, {.application_name = "trainyard-server"}));
-  TY_ASSIGN_OR_RETURN(const std::optional<AuthorityRecord> authority,
-                      stores->authority().FindAuthority());
+  std::optional<AuthorityRecord> authority;
+  TY_RETURN_IF_ERROR(Persist(signals, "authority", [&]() -> absl::Status {
+    TY_ASSIGN_OR_RETURN(authority, stores->authority().FindAuthority());
+    return absl::OkStatus();
+  }));
   if (!authority.has_value()) {
     return absl::NotFoundError(
         "the yard has no authority of its own; a server with --authority-key makes one");
   }
-  std::cout << authority->certificate;
+  std::cout << authority->certificate << std::flush;
+  if (!std::cout) return absl::InternalError("the certificate could not be written");
   return absl::OkStatus();
 }
 
@@ -309,11 +344,12 @@ int Main(int argc, char** argv) {
   }
   StopSignals signals;
   SetUpLog("trainyard-server");
+  gpr_set_log_function(LogForGrpc);
   absl::Status status;
   if (migrate->parsed()) {
     status = Persist(signals, "migrate", [&] { return postgres::Migrate(migrate_database); });
   } else if (show_authority->parsed()) {
-    status = PrintAuthority(authority_database);
+    status = PrintAuthority(authority_database, signals);
   } else if (flags.database.empty() || flags.checkpoint_root.empty()) {
     std::cerr << "trainyard-server: --database and --checkpoint-root are needed; see --help\n";
     return 2;

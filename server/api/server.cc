@@ -1,6 +1,5 @@
 #include "server/api/server.h"
 
-#include <arpa/inet.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <spdlog/spdlog.h>
@@ -13,7 +12,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "proto/tls/credentials.h"
 #include "server/api/services.h"
@@ -74,9 +72,7 @@ std::string LeaderName(const ServerOptions& options) {
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> CredentialsFor(
     const std::optional<TlsFiles>& tls) {
   if (!tls.has_value()) return grpc::InsecureServerCredentials();
-  TY_ASSIGN_OR_RETURN(const CertificateFacts facts, CheckTlsFiles(*tls, absl::Now()));
-  spdlog::info("shows the certificate of {} for {}, valid until {}", facts.subject,
-               absl::StrJoin(facts.hosts, ", "), absl::FormatTime(facts.not_after));
+  TY_RETURN_IF_ERROR(CheckTlsFiles(*tls, absl::Now()).status());
   return MakeServerCredentials(*tls);
 }
 
@@ -91,13 +87,6 @@ absl::Status CheckListenAddress(const std::string& listen) {
         absl::StrCat("--listen '", listen, "': expected HOST:PORT with a port of 0 to 65535"));
   }
   return absl::OkStatus();
-}
-
-bool IsLoopbackAddress(const std::string& listen) {
-  const std::string host = listen.substr(0, listen.rfind(':'));
-  in_addr address{};
-  if (inet_pton(AF_INET, host.c_str(), &address) == 1) return (ntohl(address.s_addr) >> 24) == 127;
-  return host == "localhost" || host == "[::1]" || host == "::1";
 }
 
 // Members are made in this order and destroyed in the reverse order, after Drain, which stops the

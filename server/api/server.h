@@ -38,14 +38,11 @@ struct ServerOptions {
 // kInvalidArgument unless it is HOST:PORT.
 absl::Status CheckListenAddress(const std::string& listen);
 
-// Whether only programs of this machine can reach it: nothing there travels over a network.
-bool IsLoopbackAddress(const std::string& listen);
-
 // A running server over `stores`: services, scheduler, watchers, sessions. Thread-safe.
 class Server {
  public:
   // kInvalidArgument or kUnavailable when it cannot listen, kFailedPrecondition without
-  // trainyard-sizer or with a certificate that is over. `stores` and `clock` must outlive it.
+  // trainyard-sizer; what CheckTlsFiles says. `stores` and `clock` must outlive it.
   static absl::StatusOr<std::unique_ptr<Server>> Start(Stores& stores, Clock& clock,
                                                        ServerOptions options);
   ~Server();

@@ -1,5 +1,7 @@
 #include "storage/base/server_list.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
@@ -63,6 +65,14 @@ absl::StatusOr<std::vector<std::string>> ParseServers(absl::string_view list) {
     }
   }
   return servers;
+}
+
+bool IsLoopback(absl::string_view server) {
+  if (absl::StartsWith(server, "unix:")) return true;
+  const std::string host(server.substr(0, server.rfind(':')));
+  in_addr address{};
+  if (inet_pton(AF_INET, host.c_str(), &address) == 1) return (ntohl(address.s_addr) >> 24) == 127;
+  return host == "localhost" || host == "[::1]" || host == "::1";
 }
 
 }  // namespace trainyard

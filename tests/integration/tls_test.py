@@ -107,7 +107,22 @@ class TlsTest(unittest.TestCase):
         pathlib.Path(other).write_text(ssl.DER_cert_to_PEM_cert(make_other_authority(self.yard.dir)))
         told = self.cli("ps", "--server", self.yard.addresses[0], "--ca-file", other, "--patience", "0")
         self.assertNotEqual(told.returncode, 0)
-        self.assertIn("none of the authorities vouches", told.stderr)
+        self.assertIn("no trusted authority signed", told.stderr)
+
+    def test_agent_that_trusts_another_authority_says_so(self):
+        other = self.yard.dir + "/agents-other.pem"
+        pathlib.Path(other).write_text(ssl.DER_cert_to_PEM_cert(make_other_authority(self.yard.dir)))
+        log = pathlib.Path(self.yard.dir, "lost.log")
+        with open(log, "wb") as out:
+            agent = subprocess.Popen([str(BIN / "trainyard-agent"), "--server", self.yard.addresses[0], "--node", "lost",
+                                      "--token-file", self.yard.dir + "/tokens/agent", "--state-dir", self.yard.dir + "/lost",
+                                      "--cpu-slots", "1", "--ca-file", other], env=self.yard.environment,
+                                     stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+        try:
+            eventually(lambda: "certificate verify failed" in log.read_text(), 30, "the agent to say what is wrong")
+        finally:
+            agent.send_signal(signal.SIGINT)
+            agent.wait(30)
 
     def test_server_without_the_key_does_not_start(self):
         yard = self.yard

@@ -5,6 +5,7 @@
 #include "clients/cli/table.h"
 #include "proto/tls/pem_files.h"
 #include "storage/base/file.h"
+#include "storage/base/printable.h"
 #include "storage/base/server_list.h"
 #include "storage/base/status.h"
 #include "storage/base/suggest.h"
@@ -50,8 +51,11 @@ absl::StatusOr<int> Use(Session& session, const std::string& name) {
 std::string LinkOf(const Context& context) {
   if (context.authorities.empty()) return "clear text";
   if (context.authorities == kSystemAuthorities) return "TLS, by authorities of this machine";
-  const absl::StatusOr<CertificateFacts> authority = ReadCertificate(context.authorities, "");
-  return absl::StrCat("TLS, by ", authority.ok() ? authority->subject : "what is no certificate");
+  const absl::StatusOr<CertificateFacts> authority =
+      ReadCertificate(context.authorities, "authorities");
+  if (!authority.ok()) return EscapedLine(authority.status().message());
+  return absl::StrCat("TLS, by ", EscapedLine(authority->subject), " (fingerprint ",
+                      authority->fingerprint.substr(0, 16), "…)");
 }
 
 // The token itself is never shown.
@@ -72,7 +76,7 @@ struct AddOptions {
   std::string name;
   std::vector<std::string> servers;
   std::string token_path;
-  std::string ca_path;
+  std::optional<std::string> ca_path;
   std::string project = "default";
 };
 
@@ -85,9 +89,11 @@ absl::StatusOr<int> Add(Session& session, const AddOptions& options) {
     TY_ASSIGN_OR_RETURN(const std::string token, ReadFile(options.token_path, 4096));
     TY_ASSIGN_OR_RETURN(context.token, ParseToken(token, options.token_path));
   }
-  if (!options.ca_path.empty()) {
-    TY_ASSIGN_OR_RETURN(context.authorities, ReadAuthorities(options.ca_path));
+  if (options.ca_path.has_value()) {
+    TY_ASSIGN_OR_RETURN(context.authorities, ReadAuthorities(*options.ca_path));
   }
+  context.insecure = session.insecure();
+  TY_RETURN_IF_ERROR(CheckTokenIsSafe(context));
   TY_RETURN_IF_ERROR(ChangeContexts([&](ContextFile& file) {
     file.contexts[options.name] = context;
     file.current = options.name;

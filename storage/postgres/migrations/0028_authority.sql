@@ -1,4 +1,4 @@
--- Works with programs that know 21 migrations: they do not look at it.
+-- Works with programs that know 21 migrations. They do not look at it.
 --
 -- The certificate authority of the yard, once a server was told to make one. `sealed_key` is encrypted under a key that lies in
 -- a file of the servers (server/auth/authority.h), so that a copy of the database alone signs nothing.

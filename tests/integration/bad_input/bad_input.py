@@ -325,7 +325,7 @@ class Bench:
             with open(self.names[name], "w") as file:
                 file.write(self.fill(text))
         self.env = dict(os.environ, HOME=self.scratch, XDG_CONFIG_HOME=f"{self.scratch}/config", LANG="C")
-        for name in ("TRAINYARD_CONTEXT", "TRAINYARD_SERVER", "TRAINYARD_TOKEN", "TRAINYARD_PROJECT"):
+        for name in ("TRAINYARD_CONTEXT", "TRAINYARD_SERVER", "TRAINYARD_TOKEN", "TRAINYARD_CA_FILE", "TRAINYARD_PROJECT"):
             self.env.pop(name, None)
 
     def run(self, program, arguments, stdin=None):

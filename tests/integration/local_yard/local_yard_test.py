@@ -34,7 +34,7 @@ class LocalYard(unittest.TestCase):
         self.dir = self.home + "/yard"
         self.yards = {self.dir}
         self.environment = dict(os.environ, HOME=self.home, XDG_CONFIG_HOME=self.home + "/config", LANG="C")
-        for name in ("TRAINYARD_CONTEXT", "TRAINYARD_SERVER", "TRAINYARD_TOKEN", "TRAINYARD_PROJECT"):
+        for name in ("TRAINYARD_CONTEXT", "TRAINYARD_SERVER", "TRAINYARD_TOKEN", "TRAINYARD_CA_FILE", "TRAINYARD_PROJECT"):
             self.environment.pop(name, None)
 
     def tearDown(self):

@@ -23,8 +23,8 @@ class ContextFileTest : public testing::Test {
     std::string pattern = testing::TempDir() + "/contextsXXXXXX";
     home_ = mkdtemp(pattern.data());
     setenv("XDG_CONFIG_HOME", home_.c_str(), 1);
-    for (const char* name :
-         {"TRAINYARD_SERVER", "TRAINYARD_TOKEN", "TRAINYARD_CONTEXT", "TRAINYARD_PROJECT"}) {
+    for (const char* name : {"TRAINYARD_SERVER", "TRAINYARD_TOKEN", "TRAINYARD_CONTEXT",
+                             "TRAINYARD_PROJECT", "TRAINYARD_CA_FILE"}) {
       unsetenv(name);
     }
     path_ = *ContextFilePath();
@@ -35,6 +35,7 @@ class ContextFileTest : public testing::Test {
     ASSERT_TRUE(ChangeContexts([&](ContextFile& file) {
                   file.contexts[name].server = server;
                   file.contexts[name].token = token;
+                  file.contexts[name].insecure = true;
                   file.current = name;
                   return absl::OkStatus();
                 }).ok());
@@ -110,6 +111,46 @@ TEST_F(ContextFileTest, FlagsGoBeforeEnvironmentAndEnvironmentBeforeTheFile) {
   EXPECT_EQ(ResolveContext({.project = "text"})->context.project, "text");
 }
 
+TEST_F(ContextFileTest, ATokenTravelsInClearTextOnlyWhereThatIsSaid) {
+  Context context{.server = "127.0.0.1:1,yard:1", .token = "t"};
+  EXPECT_EQ(CheckTokenIsSafe(context).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(CheckTokenIsSafe(context).message()), HasSubstr("yard:1"));
+  context.insecure = true;
+  EXPECT_TRUE(CheckTokenIsSafe(context).ok());
+  context = {.server = "yard:1", .token = "t", .authorities = "system"};
+  EXPECT_TRUE(CheckTokenIsSafe(context).ok());
+  context = {.server = "yard:1"};
+  EXPECT_TRUE(CheckTokenIsSafe(context).ok());
+  for (const char* own : {"127.0.0.1:1", "localhost:1", "[::1]:1", "unix:/run/yard"}) {
+    EXPECT_TRUE(CheckTokenIsSafe({.server = own, .token = "t"}).ok()) << own;
+  }
+  setenv("TRAINYARD_TOKEN", "t", 1);
+  EXPECT_EQ(ResolveContext({.server = "yard:1"}).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(ResolveContext({.server = "yard:1", .insecure = true}).ok());
+}
+
+TEST_F(ContextFileTest, AuthoritiesAreKeptAndVouchForTheirServersAlone) {
+  const std::string pem = "-----BEGIN CERTIFICATE-----\nAA: \"#\"\n-----END CERTIFICATE-----\n";
+  ASSERT_TRUE(ChangeContexts([&](ContextFile& file) {
+                file.contexts["team"] = {
+                    .server = "yard-a:1,yard-b:1", .token = "t", .authorities = pem};
+                file.current = "team";
+                return absl::OkStatus();
+              }).ok());
+  EXPECT_EQ(ResolveContext({})->context.authorities, pem);
+  EXPECT_FALSE(ResolveContext({})->context.insecure);
+  EXPECT_EQ(ResolveContext({.server = "yard-b:1"})->context.authorities, pem);
+  EXPECT_EQ(ResolveContext({.server = "other:1"})->context.authorities, "");
+  EXPECT_EQ(ResolveContext({.server = "other:1"})->context.token, "");
+  setenv("TRAINYARD_CA_FILE", "system", 1);
+  EXPECT_EQ(ResolveContext({})->context.authorities, "system");
+  EXPECT_EQ(ResolveContext({.ca_file = home_ + "/none"}).status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_EQ(ResolveContext({.ca_file = ""}).status().code(), absl::StatusCode::kInvalidArgument)
+      << "what is empty is no consent to clear text";
+}
+
 // gRPC ends the process on a header that HTTP/2 does not carry.
 TEST_F(ContextFileTest, ATokenThatCannotBeSentIsRefusedAndNotShown) {
   Save("local", "local:1", "local-token");
@@ -148,8 +189,8 @@ TEST_F(ContextFileTest, APortThatThereCannotBeIsRefused) {
 TEST_F(ContextFileTest, AContextListsSeveralServersAsTextOrAsAList) {
   Save("team", "a:1, b:2", "team-token");
   EXPECT_EQ(ResolveContext({})->context.server, "a:1, b:2");
-  std::ofstream(path_)
-      << "current: team\ncontexts:\n  team: {server: [\"a:1\", \"b:2\"], token: t}\n";
+  std::ofstream(path_) << "current: team\ncontexts:\n  team: {server: [\"a:1\", \"b:2\"], token: "
+                          "t, insecure: true}\n";
   EXPECT_EQ(ResolveContext({})->context.server, "a:1,b:2");
   EXPECT_EQ(ResolveContext({.server = "b:2"})->context.token, "t") << "one of the context's";
   EXPECT_EQ(ResolveContext({.server = "b:2,a:1"})->context.token, "t");

@@ -170,5 +170,24 @@ TEST(Sentence, ToldWithTheWayOut) {
               HasSubstr("wants a token and none is set"));
 }
 
+TEST(Sentence, OfALinkThatTheTwoSidesSeeDifferently) {
+  ResolvedContext clear, secured;
+  clear.context.server = secured.context.server = "yard:7070";
+  secured.context.authorities = "system";
+  const auto connect = [](const std::string& why) {
+    return absl::UnavailableError("failed to connect to all addresses; last error: " + why);
+  };
+  EXPECT_THAT(Sentence(connect("SSL routines::certificate verify failed"), secured),
+              HasSubstr("that no trusted authority signed"));
+  EXPECT_THAT(Sentence(connect("Hostname Verification Check failed."), secured),
+              HasSubstr("stands for other hosts"));
+  EXPECT_THAT(Sentence(connect("SSL routines::wrong version number"), secured),
+              HasSubstr("speaks no TLS"));
+  EXPECT_THAT(Sentence(connect("ipv4:1.2.3.4:7070: Socket closed"), clear),
+              HasSubstr("hangs up on clear text"));
+  EXPECT_THAT(Sentence(connect("ipv4:1.2.3.4:7070: Socket closed"), secured),
+              HasSubstr("no server at yard:7070"));
+}
+
 }  // namespace
 }  // namespace trainyard::cli

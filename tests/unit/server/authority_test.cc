@@ -4,6 +4,9 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
+#include <thread>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
@@ -11,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "proto/tls/pem_files.h"
 #include "server/auth/sealed.h"
+#include "server/auth/shown_certificate.h"
 #include "storage/base/file.h"
 #include "storage/memory/memory_stores.h"
 
@@ -79,29 +83,94 @@ TEST_F(AuthorityTest, WithoutItsKeyItIsNotOpened) {
   EXPECT_TRUE(absl::IsFailedPrecondition(Open("other").status())) << Open("other").status();
 }
 
-TEST_F(AuthorityTest, AFileThatIsNoKeyOrThatOthersReadIsRefused) {
+TEST_F(AuthorityTest, AFileThatIsNoKeyOrThatEverybodyReadsIsRefused) {
   const std::string path = folder_ + "/key";
   for (const std::string& text : {std::string(), std::string(63, 'a'), std::string(64, 'g')}) {
     ASSERT_TRUE(WriteFileAtomically(path, text, 0600).ok());
     EXPECT_TRUE(absl::IsInvalidArgument(Open().status())) << Open().status();
   }
-  ASSERT_TRUE(WriteFileAtomically(path, std::string(64, 'a'), 0640).ok());
+  ASSERT_TRUE(WriteFileAtomically(path, std::string(64, 'a'), 0644).ok());
   EXPECT_TRUE(absl::IsPermissionDenied(Open().status())) << Open().status();
+  EXPECT_FALSE((*stores_.authority().FindAuthority()).has_value());
 }
 
-TEST_F(AuthorityTest, IssuesAServerACertificateThatIsRenewedInItsPlace) {
-  const auto authority = Open();
-  auto own = OwnCertificate::Issue(*authority, {"yard.example", "10.0.0.7"});
-  ASSERT_TRUE(own.ok()) << own.status();
-  const TlsFiles files{own->path(), own->path()};
-  const auto before = CheckTlsFiles(files, absl::Now());
-  ASSERT_TRUE(before.ok()) << before.status();
-  EXPECT_THAT(before->hosts, ::testing::ElementsAre("yard.example", "10.0.0.7"));
-  ASSERT_TRUE(own->Renew().ok());
-  const auto after = CheckTlsFiles(files, absl::Now());
-  ASSERT_TRUE(after.ok()) << after.status();
-  EXPECT_NE(after->fingerprint, before->fingerprint);
-  EXPECT_TRUE(absl::IsInvalidArgument(OwnCertificate::Issue(*authority, {"a b"}).status()));
+TEST_F(AuthorityTest, ServersThatBeginAtOnceHaveOneAuthority) {
+  std::vector<std::thread> threads;
+  std::vector<absl::StatusOr<TlsIdentity>> opened(8, absl::UnknownError(""));
+  for (absl::StatusOr<TlsIdentity>& one : opened) threads.emplace_back([&] { one = Open(); });
+  for (std::thread& thread : threads) thread.join();
+  for (const absl::StatusOr<TlsIdentity>& one : opened) {
+    ASSERT_TRUE(one.ok()) << one.status();
+    EXPECT_EQ(one->certificates, opened[0]->certificates);
+  }
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1) << "only the key";
+}
+
+// A store in which a server of another machine makes its authority first, at the last moment.
+class Late final : public AuthorityStore {
+ public:
+  absl::StatusOr<std::optional<AuthorityRecord>> FindAuthority() override { return std::nullopt; }
+  absl::StatusOr<AuthorityRecord> AddAuthority(const AuthorityRecord&) override {
+    return AuthorityRecord{.certificate = "of another", .sealed_key = std::string(60, 'x')};
+  }
+};
+
+TEST_F(AuthorityTest, WhoComesLateLeavesNoKeyThatOpensNothing) {
+  Late store;
+  const auto opened = OpenAuthority(store, folder_ + "/key");
+  EXPECT_TRUE(absl::IsFailedPrecondition(opened.status())) << opened.status();
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/key"));
+}
+
+TEST_F(AuthorityTest, IssuesAServerACertificateThatIsRenewedInTime) {
+  const absl::Time now = absl::Now();
+  const auto shown = ShownCertificate::OfAuthority(*Open(), {"yard.example", "10.0.0.7"}, now);
+  ASSERT_TRUE(shown.ok()) << shown.status();
+  const auto fingerprint = [&] { return CheckTlsFiles((*shown)->files(), now)->fingerprint; };
+  EXPECT_THAT(CheckTlsFiles((*shown)->files(), now)->hosts,
+              ::testing::ElementsAre("yard.example", "10.0.0.7"));
+  const std::string first = fingerprint();
+  (*shown)->LookAgain(now + absl::Hours(24 * 29));
+  EXPECT_EQ(fingerprint(), first);
+  (*shown)->LookAgain(now + absl::Hours(24 * 31));
+  EXPECT_NE(fingerprint(), first);
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(ShownCertificate::OfAuthority(*Open(), {"a b"}, now).status()));
+}
+
+TEST_F(AuthorityTest, FilesOfAnOperatorAreShownOnceTheyAreGood) {
+  const absl::Time now = absl::Now();
+  const TlsIdentity authority = *Open();
+  const TlsFiles files{folder_ + "/certificate.pem", folder_ + "/key.pem"};
+  const auto issue = [&](absl::Duration valid_for) {
+    return *IssueCertificate(
+        authority, {.name = "s", .hosts = {"h"}, .of_server = true, .valid_for = valid_for});
+  };
+  const auto write = [&](const std::string& certificates, const std::string& key) {
+    ASSERT_TRUE(WriteFileAtomically(files.certificate, certificates).ok());
+    ASSERT_TRUE(WriteFileAtomically(files.key, key, 0600).ok());
+  };
+  const TlsIdentity first = issue(absl::Hours(1)), second = issue(absl::Hours(1));
+  write(first.certificates, first.key);
+  const auto shown = ShownCertificate::OfFiles(files, now);
+  ASSERT_TRUE(shown.ok()) << shown.status();
+  const auto shows = [&](const TlsIdentity& identity) {
+    (*shown)->LookAgain(now);
+    return CheckTlsFiles((*shown)->files(), now)->fingerprint ==
+           ReadCertificate(identity.certificates, "it")->fingerprint;
+  };
+  EXPECT_TRUE(shows(first));
+  write(second.certificates, first.key);  // half replaced
+  EXPECT_TRUE(shows(first));
+  write("", "");
+  EXPECT_TRUE(shows(first));
+  std::filesystem::remove(files.key);
+  EXPECT_TRUE(shows(first));
+  const TlsIdentity over = issue(-absl::Hours(1));
+  write(over.certificates, over.key);
+  EXPECT_TRUE(shows(first));
+  write(second.certificates, second.key);
+  EXPECT_TRUE(shows(second));
 }
 
 }  // namespace

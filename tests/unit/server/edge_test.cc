@@ -14,6 +14,7 @@
 #include "server/api/server.h"
 #include "server/fleet/decode.h"
 #include "storage/base/ids.h"
+#include "storage/base/server_list.h"
 
 namespace trainyard {
 namespace {
@@ -77,11 +78,11 @@ TEST(Names, RequestIdGivesTheSameJobIdAgain) {
 
 TEST(Listen, OnlyAddressesOfThisMachineAreItsOwn) {
   for (const char* own : {"127.0.0.1:7070", "127.8.9.1:0", "localhost:1", "[::1]:7070"}) {
-    EXPECT_TRUE(IsLoopbackAddress(own)) << own;
+    EXPECT_TRUE(IsLoopback(own)) << own;
   }
   for (const char* open : {"0.0.0.0:7070", "[::]:7070", "10.0.0.1:7070", "127.example.org:7070",
                            "host:7070", "128.0.0.1:7070"}) {
-    EXPECT_FALSE(IsLoopbackAddress(open)) << open;
+    EXPECT_FALSE(IsLoopback(open)) << open;
   }
 }
 

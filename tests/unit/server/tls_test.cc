@@ -10,11 +10,13 @@
 #include <filesystem>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "clients/cpp/client.h"
 #include "gtest/gtest.h"
 #include "proto/tls/certificate.h"
+#include "server/auth/shown_certificate.h"
 #include "storage/base/digest.h"
 #include "storage/base/file.h"
 #include "storage/memory/memory_stores.h"
@@ -103,12 +105,14 @@ TEST_F(TlsTest, IsNotBelievedByThoseWhoTrustAnother) {
   const TlsIdentity other = MakeAuthority("the yard", absl::Hours(24)).value();
   const absl::Status status = Call(other.certificates);
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "certificate verify failed")) << status;
   EXPECT_TRUE(absl::IsUnavailable(Call("system"))) << Call("system");
 }
 
 TEST_F(TlsTest, IsNotBelievedUnderAnotherName) {
   const absl::Status status = Call(authority_.certificates, "localhost");
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "Hostname Verification")) << status;
 }
 
 TEST_F(TlsTest, DoesNotHearClearText) { EXPECT_TRUE(absl::IsUnavailable(Call(""))) << Call(""); }
@@ -138,6 +142,28 @@ TEST_F(TlsTest, KeepsItsCertificateWhileItsFileIsAway) {
   // It looks once a second.
   const absl::Time end = absl::Now() + absl::Milliseconds(2500);
   while (absl::Now() < end) ASSERT_EQ(Shown(TLS1_3_VERSION), shown);
+}
+
+TEST_F(TlsTest, ShowsWhatLiesInMemoryAloneAndIsReplacedThere) {
+  const auto shown =
+      ShownCertificate::OfAuthority(authority_, {"127.0.0.1"}, absl::Now() - absl::Hours(1));
+  ASSERT_TRUE(shown.ok()) << shown.status();
+  server_.reset();
+  ServerOptions options = Rig::FastOptions();
+  options.tls = (*shown)->files();
+  auto server = Server::Start(stores_, SystemClock(), options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  server_ = *std::move(server);
+  EXPECT_TRUE(Call(authority_.certificates).ok());
+  const std::string first = Shown(TLS1_3_VERSION);
+  // gRPC may be reading it at any moment of this.
+  const absl::Time deadline = absl::Now() + kPatience;
+  for (int day = 2; Shown(TLS1_3_VERSION) == first; ++day) {
+    (*shown)->LookAgain(absl::Now() + absl::Hours(24 * 31 * day));
+    ASSERT_LT(absl::Now(), deadline);
+  }
+  EXPECT_NE(Shown(TLS1_3_VERSION), "");
+  EXPECT_TRUE(Call(authority_.certificates).ok());
 }
 
 TEST_F(TlsTest, DoesNotStartWithACertificateThatItCannotShow) {

@@ -25,7 +25,9 @@ class PemFilesTest : public ::testing::Test {
   ~PemFilesTest() override { std::filesystem::remove_all(folder_); }
 
   TlsIdentity Issue() {
-    return IssueCertificate(authority_, {.name = "s", .hosts = {"h"}, .valid_for = absl::Hours(1)})
+    return IssueCertificate(
+               authority_,
+               {.name = "s", .hosts = {"h"}, .of_server = true, .valid_for = absl::Hours(1)})
         .value();
   }
   void Write(const TlsIdentity& identity) {
@@ -60,7 +62,7 @@ TEST_F(PemFilesTest, AKeyThatEverybodyMayReadIsRefused) {
 
 TEST_F(PemFilesTest, ACertificateIsRefusedBeforeAndAfterItsTime) {
   EXPECT_TRUE(absl::IsFailedPrecondition(Check(absl::Now() + absl::Hours(2))));
-  EXPECT_TRUE(absl::IsFailedPrecondition(Check(absl::Now() - absl::Hours(2))));
+  EXPECT_TRUE(absl::IsFailedPrecondition(Check(absl::Now() - absl::Hours(48))));
 }
 
 TEST_F(PemFilesTest, FilesThatDoNotBelongTogetherAreBothNamed) {
@@ -82,6 +84,27 @@ TEST_F(PemFilesTest, AuthoritiesAreReadAndThoseOfTheMachineAreAWord) {
   EXPECT_TRUE(ReadAuthorities(files_().certificate).ok());
   EXPECT_TRUE(absl::IsInvalidArgument(ReadAuthorities(files_().key).status()));
   EXPECT_TRUE(absl::IsNotFound(ReadAuthorities(folder_ + "/none").status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(ReadAuthorities("").status()));
+}
+
+TEST_F(PemFilesTest, OfAuthoritiesNoKeyIsTakenOverAndNotTooMany) {
+  const std::string path = folder_ + "/both.pem";
+  ASSERT_TRUE(WriteFileAtomically(path, authority_.key + authority_.certificates).ok());
+  EXPECT_EQ(ReadAuthorities(path).value(), authority_.certificates);
+  std::string many;
+  for (int i = 0; i < 100; ++i) many += authority_.certificates;
+  ASSERT_TRUE(WriteFileAtomically(path, many).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(ReadAuthorities(path).status()));
+}
+
+TEST_F(PemFilesTest, InMemoryItIsReplacedAtItsPath) {
+  PemInMemory memory;
+  ASSERT_TRUE(memory.Write("first").ok());
+  const std::string path = memory.path();
+  EXPECT_EQ(ReadFile(path).value(), "first");
+  ASSERT_TRUE(memory.Write("second").ok());
+  EXPECT_EQ(memory.path(), path);
+  EXPECT_EQ(ReadFile(path).value(), "second");
 }
 
 }  // namespace
