@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <grpcpp/grpcpp.h>
 #include <openssl/ssl.h>
+#include <spdlog/spdlog.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -28,6 +29,7 @@ namespace {
 class TlsTest : public ::testing::Test {
  protected:
   TlsTest() : stores_(SystemClock()) {
+    spdlog::set_level(spdlog::level::err);
     char folder[] = "/tmp/trainyard-tls-XXXXXX";
     folder_ = mkdtemp(folder);
     authority_ = MakeAuthority("the yard", absl::Hours(24)).value();
