@@ -12,5 +12,7 @@ extern "C" const char* __tsan_default_suppressions() {
          "race:cctz::time_zone::Impl::LoadTimeZone\n"
          "called_from_lib:libgpr.so\n"
          "called_from_lib:libgrpc.so\n"
-         "called_from_lib:libgrpc++.so\n";
+         "called_from_lib:libgrpc++.so\n"
+         "called_from_lib:libssl.so\n"
+         "called_from_lib:libcrypto.so\n";
 }
