@@ -136,6 +136,7 @@ absl::StatusOr<Client*> Session::Connect() {
   if (client_ == nullptr) {
     interrupt();  // before gRPC starts its threads
     TY_ASSIGN_OR_RETURN(resolved_, Resolve());
+    TY_RETURN_IF_ERROR(CheckTokenIsSafe(resolved_.context));
     ClientOptions options;
     options.server = resolved_.context.server;
     options.token = resolved_.context.token;

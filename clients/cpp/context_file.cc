@@ -217,7 +217,7 @@ absl::StatusOr<ResolvedContext> ResolveContext(const ContextFlags& flags) {
         "no server is chosen; start one with `trainyard local start`, or name one with --server or "
         "`trainyard context use`");
   }
-  TY_RETURN_IF_ERROR(CheckTokenIsSafe(chosen.context));
+  TY_RETURN_IF_ERROR(ParseServers(chosen.context.server).status());
   return chosen;
 }
 

@@ -66,8 +66,7 @@ struct ResolvedContext {
 // TRAINYARD_TOKEN, TRAINYARD_CA_FILE and TRAINYARD_PROJECT, then the current context. A token from
 // the file is sent only to the servers that it belongs to, and their authorities vouch for no
 // others. kNotFound: no such context; kFailedPrecondition: no
-// server is known, or the token would travel in clear text over a network and nobody said that it
-// may.
+// server is known. Ask CheckTokenIsSafe before the token is used.
 absl::StatusOr<ResolvedContext> ResolveContext(const ContextFlags& flags);
 
 }  // namespace trainyard

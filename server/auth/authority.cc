@@ -59,16 +59,12 @@ absl::StatusOr<AuthorityRecord> MakeRecord(const std::string& key) {
   return record;
 }
 
-absl::StatusOr<TlsIdentity> OpenRecord(const AuthorityRecord& record, const std::string& key_file) {
-  absl::StatusOr<std::string> key = ReadKey(key_file);
-  if (absl::IsNotFound(key.status())) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the yard has an authority, and ", key_file,
-                     ", which opens it, is not here; copy it from another server of the yard"));
-  }
-  TY_RETURN_IF_ERROR(key.status());
-  const auto opened = Unseal(*key, record.sealed_key, record.certificate);
+// kFailedPrecondition: `key`, of `key_file`, is that of another authority.
+absl::StatusOr<TlsIdentity> OpenRecord(const AuthorityRecord& record, const std::string& key,
+                                       const std::string& key_file) {
+  const auto opened = Unseal(key, record.sealed_key, record.certificate);
   if (opened.ok()) return TlsIdentity{.certificates = record.certificate, .key = *opened};
+  if (!absl::IsDataLoss(opened.status())) return opened.status();
   return absl::FailedPreconditionError(
       absl::StrCat(key_file, " does not open the yard's authority (", opened.status().message(),
                    "); copy it from another server of the yard"));
@@ -78,7 +74,14 @@ absl::StatusOr<TlsIdentity> OpenRecord(const AuthorityRecord& record, const std:
 
 absl::StatusOr<TlsIdentity> OpenAuthority(AuthorityStore& store, const std::string& key_file) {
   TY_ASSIGN_OR_RETURN(const std::optional<AuthorityRecord> record, store.FindAuthority());
-  if (record.has_value()) return OpenRecord(*record, key_file);
+  if (record.has_value()) {
+    const absl::StatusOr<std::string> key = ReadKey(key_file);
+    if (key.ok()) return OpenRecord(*record, *key, key_file);
+    if (!absl::IsNotFound(key.status())) return key.status();
+    return absl::FailedPreconditionError(
+        absl::StrCat("the yard has an authority, and ", key_file,
+                     ", which opens it, is not here; copy it from another server of the yard"));
+  }
   const absl::Status written = WriteNewKey(key_file, MakeSealKey());
   if (!written.ok() && !absl::IsAlreadyExists(written)) return written;
   TY_ASSIGN_OR_RETURN(const std::string key, ReadKey(key_file));
@@ -87,10 +90,10 @@ absl::StatusOr<TlsIdentity> OpenAuthority(AuthorityStore& store, const std::stri
   if (kept.certificate == made.certificate) {
     spdlog::warn("made the yard an authority; keep a copy of {}: nothing else opens it", key_file);
   }
-  absl::StatusOr<TlsIdentity> opened = OpenRecord(kept, key_file);
+  absl::StatusOr<TlsIdentity> opened = OpenRecord(kept, key, key_file);
   // A server of another machine was first: the new key opens nothing. One of this machine that was
   // first took this key.
-  if (!opened.ok() && written.ok()) unlink(key_file.c_str());
+  if (absl::IsFailedPrecondition(opened.status()) && written.ok()) unlink(key_file.c_str());
   return opened;
 }
 

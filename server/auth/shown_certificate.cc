@@ -22,14 +22,10 @@ class OfOperator final : public ShownCertificate {
  private:
   absl::StatusOr<std::optional<TlsIdentity>> Next(const CertificateFacts*,
                                                   absl::Time now) override {
-    TY_ASSIGN_OR_RETURN(TlsIdentity read, ReadTlsFiles(files_, now));
-    if (read.certificates == last_.certificates && read.key == last_.key) return std::nullopt;
-    last_ = read;
-    return read;
+    return ReadTlsFiles(files_, now);
   }
 
   const TlsFiles files_;
-  TlsIdentity last_;
 };
 
 class OfYard final : public ShownCertificate {
@@ -80,8 +76,11 @@ absl::Status ShownCertificate::Refresh(absl::Time now) {
   TY_ASSIGN_OR_RETURN(const std::optional<TlsIdentity> next,
                       Next(shown_.has_value() ? &*shown_ : nullptr, now));
   if (!next.has_value()) return absl::OkStatus();
+  std::string pem = absl::StrCat(next->key, next->certificates);
+  if (pem == pem_) return absl::OkStatus();
   TY_ASSIGN_OR_RETURN(CertificateFacts facts, ReadCertificate(next->certificates, "it"));
-  TY_RETURN_IF_ERROR(memory_.Write(absl::StrCat(next->key, next->certificates)));
+  TY_RETURN_IF_ERROR(memory_.Write(pem));
+  pem_ = std::move(pem);
   shown_ = std::move(facts);
   spdlog::info("shows the certificate of {} for {}, valid until {}, fingerprint {}",
                shown_->subject, absl::StrJoin(shown_->hosts, ", "),

@@ -37,7 +37,7 @@ class ShownCertificate {
   void LookAgain(absl::Time now);
 
  protected:
-  // The next certificate, or nullopt: the one that is shown stays.
+  // What is to be shown now; nullopt: what is shown already.
   virtual absl::StatusOr<std::optional<TlsIdentity>> Next(const CertificateFacts* shown,
                                                           absl::Time now) = 0;
 
@@ -45,6 +45,7 @@ class ShownCertificate {
 
  private:
   PemInMemory memory_;
+  std::string pem_;  // what lies there
   std::optional<CertificateFacts> shown_;
   std::string complaint_;  // the last that was logged
   absl::Time warned_ = absl::InfinitePast();

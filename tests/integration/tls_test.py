@@ -102,6 +102,18 @@ class TlsTest(unittest.TestCase):
         self.assertNotEqual(told.returncode, 0)
         self.assertIn("hangs up on clear text", told.stderr)
 
+    def test_context_of_before_is_shown_and_does_not_send_its_token_in_clear(self):
+        home = pathlib.Path(self.yard.dir, "before/trainyard")
+        home.mkdir(parents=True)
+        (home / "contexts.yaml").write_text("current: old\ncontexts:\n  old: {server: \"yard.invalid:7070\", token: t}\n")
+        os.chmod(home / "contexts.yaml", 0o600)
+        environment = dict(self.yard.environment, XDG_CONFIG_HOME=str(home.parent))
+        shown = subprocess.run([str(BIN / "trainyard"), "context", "show"], env=environment, text=True, capture_output=True)
+        self.assertRegex(shown.stdout, "link: +clear text")
+        asked = subprocess.run([str(BIN / "trainyard"), "ps"], env=environment, text=True, capture_output=True)
+        self.assertNotEqual(asked.returncode, 0)
+        self.assertIn("the token would travel in clear text to yard.invalid:7070", asked.stderr)
+
     def test_another_authority_is_not_believed_and_the_user_is_told(self):
         other = self.yard.dir + "/other.pem"
         pathlib.Path(other).write_text(ssl.DER_cert_to_PEM_cert(make_other_authority(self.yard.dir)))

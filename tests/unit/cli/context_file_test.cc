@@ -125,9 +125,10 @@ TEST_F(ContextFileTest, ATokenTravelsInClearTextOnlyWhereThatIsSaid) {
     EXPECT_TRUE(CheckTokenIsSafe({.server = own, .token = "t"}).ok()) << own;
   }
   setenv("TRAINYARD_TOKEN", "t", 1);
-  EXPECT_EQ(ResolveContext({.server = "yard:1"}).status().code(),
+  EXPECT_EQ(CheckTokenIsSafe(ResolveContext({.server = "yard:1"})->context).code(),
             absl::StatusCode::kFailedPrecondition);
-  EXPECT_TRUE(ResolveContext({.server = "yard:1", .insecure = true}).ok());
+  EXPECT_TRUE(
+      CheckTokenIsSafe(ResolveContext({.server = "yard:1", .insecure = true})->context).ok());
 }
 
 TEST_F(ContextFileTest, AuthoritiesAreKeptAndVouchForTheirServersAlone) {
