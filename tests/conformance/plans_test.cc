@@ -30,6 +30,7 @@ const std::map<std::string, std::string> kReadWhole = {
     {"LockLeader", "the leader has one row"},
     {"ReadLeader", "the leader has one row"},
     {"StandDown", "the leader has one row"},
+    {"FindAuthority", "the authority has one row"},
     {"GetRetention", "retention has one row"},
     {"SetRetention", "retention has one row"},
     {"WantedMonths", "what came before its partition, mostly nothing"},
