@@ -42,6 +42,7 @@ using Certificate = std::unique_ptr<X509, Free<X509_free>>;
 using Key = std::unique_ptr<EVP_PKEY, Free<EVP_PKEY_free>>;
 using Extension = std::unique_ptr<X509_EXTENSION, Free<X509_EXTENSION_free>>;
 using Number = std::unique_ptr<BIGNUM, Free<BN_free>>;
+using Request = std::unique_ptr<X509_REQ, Free<X509_REQ_free>>;
 using Names = std::unique_ptr<GENERAL_NAMES, Free<GENERAL_NAMES_free>>;
 
 // What OpenSSL said last. Empties its queue.
@@ -229,10 +230,85 @@ absl::StatusOr<Key> MakeKey() {
   return key;
 }
 
+// SHA-256 of the DER form of its public half.
+absl::StatusOr<std::string> FingerprintOf(EVP_PKEY* key) {
+  unsigned char* der = nullptr;
+  const int size = i2d_PUBKEY(key, &der);
+  if (size <= 0) return Failed("the DER form of a public key");
+  const std::string digest =
+      Sha256Hex({reinterpret_cast<const char*>(der), static_cast<size_t>(size)});
+  OPENSSL_free(der);
+  return digest;
+}
+
+bool IsOurKind(const EVP_PKEY* key) {
+  char group[64] = "";
+  return EVP_PKEY_is_a(key, "EC") == 1 &&
+         EVP_PKEY_get_group_name(key, group, sizeof(group), nullptr) == 1 &&
+         absl::string_view(group) == SN_X9_62_prime256v1;
+}
+
+// The key that it asks a certificate for, which belongs to the request and lives as long.
+absl::StatusOr<std::pair<Request, EVP_PKEY*>> ParseRequest(const std::string& pem) {
+  Request request(PEM_read_bio_X509_REQ(ReaderOf(pem).get(), nullptr, NoPassPhrase, nullptr));
+  if (request == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "no request for a certificate: expected PEM text with BEGIN CERTIFICATE REQUEST (",
+        OpenSslError(), ")"));
+  }
+  EVP_PKEY* const key = X509_REQ_get0_pubkey(request.get());
+  if (key == nullptr || !IsOurKind(key)) {
+    ERR_clear_error();
+    return absl::InvalidArgumentError(
+        "a request for a certificate: expected an EC key on P-256, found another one");
+  }
+  if (X509_REQ_verify(request.get(), key) != 1) {
+    ERR_clear_error();
+    return absl::InvalidArgumentError(
+        "a request for a certificate: it was not signed with the key that it names");
+  }
+  return std::make_pair(std::move(request), key);
+}
+
 absl::Status CheckName(const std::string& name) {
   if (!name.empty() && name.size() <= kLongestName) return absl::OkStatus();
   return FieldError("name", absl::StrCat("'", name, "'"),
                     absl::StrCat("1 to ", kLongestName, " bytes"));
+}
+
+// For the public half of `key`.
+absl::StatusOr<std::string> Issue(const TlsIdentity& authority, const CertificateRequest& request,
+                                  EVP_PKEY* key) {
+  TY_RETURN_IF_ERROR(CheckName(request.name));
+  TY_ASSIGN_OR_RETURN(const Certificate issuer,
+                      ParseCertificate(authority.certificates, "the authority"));
+  TY_ASSIGN_OR_RETURN(const Key issuer_key, ParseKey(authority.key));
+  std::vector<std::string> hosts, uses;
+  for (const std::string& host : request.hosts) {
+    TY_ASSIGN_OR_RETURN(hosts.emplace_back(), AlternativeNameOf(host));
+  }
+  if (request.of_server) uses.push_back("serverAuth");
+  if (request.of_client) uses.push_back("clientAuth");
+  const absl::Time now = absl::Now();
+  if (uses.empty()) {
+    return absl::InvalidArgumentError("a certificate must be of a server, of a client, or of both");
+  }
+  Wanted wanted{
+      .name = request.name,
+      .not_before = now - kServersClockDiffers,
+      .not_after = std::min(now + request.valid_for, TimeOf(X509_get0_notAfter(issuer.get()))),
+      .extensions = {{NID_basic_constraints, "critical,CA:FALSE"},
+                     {NID_key_usage, "critical,digitalSignature"},
+                     {NID_subject_key_identifier, "hash"},
+                     {NID_authority_key_identifier, "keyid:always"}}};
+  wanted.extensions.emplace_back(NID_ext_key_usage, absl::StrJoin(uses, ","));
+  if (!hosts.empty()) {
+    wanted.extensions.emplace_back(NID_subject_alt_name, absl::StrJoin(hosts, ","));
+  }
+  TY_ASSIGN_OR_RETURN(const Certificate certificate,
+                      Sign(wanted, key, issuer.get(), issuer_key.get()));
+  TY_ASSIGN_OR_RETURN(const std::string pem, PemOf(certificate.get()));
+  return absl::StrCat(pem, authority.certificates);
 }
 
 }  // namespace
@@ -251,6 +327,12 @@ absl::StatusOr<CertificateFacts> ReadCertificate(const std::string& pem,
       .is_authority = X509_check_ca(certificate.get()) == 1,
       .fingerprint = Sha256Hex({reinterpret_cast<const char*>(der), static_cast<size_t>(size)})};
   OPENSSL_free(der);
+  EVP_PKEY* const key = X509_get0_pubkey(certificate.get());
+  if (key == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(source, " holds a certificate with an unknown key (", OpenSslError(), ")"));
+  }
+  TY_ASSIGN_OR_RETURN(facts.key_fingerprint, FingerprintOf(key));
   return facts;
 }
 
@@ -304,40 +386,41 @@ absl::Status CheckHost(const std::string& host) { return AlternativeNameOf(host)
 
 absl::StatusOr<TlsIdentity> IssueCertificate(const TlsIdentity& authority,
                                              const CertificateRequest& request) {
-  TY_RETURN_IF_ERROR(CheckName(request.name));
-  TY_ASSIGN_OR_RETURN(const Certificate issuer,
-                      ParseCertificate(authority.certificates, "the authority"));
-  TY_ASSIGN_OR_RETURN(const Key issuer_key, ParseKey(authority.key));
-  std::vector<std::string> hosts, uses;
-  for (const std::string& host : request.hosts) {
-    TY_ASSIGN_OR_RETURN(hosts.emplace_back(), AlternativeNameOf(host));
-  }
-  if (request.of_server) uses.push_back("serverAuth");
-  if (request.of_client) uses.push_back("clientAuth");
-  const absl::Time now = absl::Now();
-  if (uses.empty()) {
-    return absl::InvalidArgumentError("a certificate must be of a server, of a client, or of both");
-  }
-  Wanted wanted{
-      .name = request.name,
-      .not_before = now - kServersClockDiffers,
-      .not_after = std::min(now + request.valid_for, TimeOf(X509_get0_notAfter(issuer.get()))),
-      .extensions = {{NID_basic_constraints, "critical,CA:FALSE"},
-                     {NID_key_usage, "critical,digitalSignature"},
-                     {NID_subject_key_identifier, "hash"},
-                     {NID_authority_key_identifier, "keyid:always"}}};
-  wanted.extensions.emplace_back(NID_ext_key_usage, absl::StrJoin(uses, ","));
-  if (!hosts.empty()) {
-    wanted.extensions.emplace_back(NID_subject_alt_name, absl::StrJoin(hosts, ","));
-  }
   TY_ASSIGN_OR_RETURN(const Key key, MakeKey());
-  TY_ASSIGN_OR_RETURN(const Certificate certificate,
-                      Sign(wanted, key.get(), issuer.get(), issuer_key.get()));
   TlsIdentity identity;
-  TY_ASSIGN_OR_RETURN(identity.certificates, PemOf(certificate.get()));
-  identity.certificates += authority.certificates;
+  TY_ASSIGN_OR_RETURN(identity.certificates, Issue(authority, request, key.get()));
   TY_ASSIGN_OR_RETURN(identity.key, PemOf(key.get()));
   return identity;
+}
+
+absl::StatusOr<std::string> MakePrivateKey() {
+  TY_ASSIGN_OR_RETURN(const Key key, MakeKey());
+  return PemOf(key.get());
+}
+
+absl::StatusOr<std::string> MakeSigningRequest(const std::string& private_key) {
+  TY_ASSIGN_OR_RETURN(const Key key, ParseKey(private_key));
+  const Request request(X509_REQ_new());
+  const Bio out(BIO_new(BIO_s_mem()));
+  if (request == nullptr || X509_REQ_set_version(request.get(), X509_REQ_VERSION_1) != 1 ||
+      X509_REQ_set_pubkey(request.get(), key.get()) != 1 ||
+      X509_REQ_sign(request.get(), key.get(), EVP_sha256()) == 0 ||
+      PEM_write_bio_X509_REQ(out.get(), request.get()) != 1) {
+    return Failed("a request for a certificate");
+  }
+  return TextIn(out.get());
+}
+
+absl::StatusOr<std::string> KeyOfSigningRequest(const std::string& signing_request) {
+  TY_ASSIGN_OR_RETURN(const auto parsed, ParseRequest(signing_request));
+  return FingerprintOf(parsed.second);
+}
+
+absl::StatusOr<std::string> SignCertificate(const TlsIdentity& authority,
+                                            const std::string& signing_request,
+                                            const CertificateRequest& request) {
+  TY_ASSIGN_OR_RETURN(const auto parsed, ParseRequest(signing_request));
+  return Issue(authority, request, parsed.second);
 }
 
 }  // namespace trainyard

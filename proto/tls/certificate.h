@@ -25,7 +25,10 @@ struct CertificateFacts {
   absl::Time not_before;
   absl::Time not_after;
   bool is_authority = false;  // may sign others
-  std::string fingerprint;    // SHA-256 of its DER form, in lower-case hex
+  // SHA-256 of its DER form, and of that of its public key (SubjectPublicKeyInfo), which stays when
+  // it is renewed; in lower-case hex.
+  std::string fingerprint;
+  std::string key_fingerprint;
 };
 
 // Of the first certificate in `pem`. kInvalidArgument: there is none; `source` says where `pem` is
@@ -59,5 +62,22 @@ absl::Status CheckHost(const std::string& host);
 // own.
 absl::StatusOr<TlsIdentity> IssueCertificate(const TlsIdentity& authority,
                                              const CertificateRequest& request);
+
+// A new private key, as PEM text.
+absl::StatusOr<std::string> MakePrivateKey();
+
+// Asks for a certificate for `private_key` (PKCS #10, RFC 2986), as PEM text: it shows who has that
+// key, and is no secret. It names nobody: that is up to the authority.
+absl::StatusOr<std::string> MakeSigningRequest(const std::string& private_key);
+
+// The key_fingerprint of what `signing_request` asks for. kInvalidArgument: it is no such request,
+// was made by somebody who does not have the key, or is for another kind of key than ours.
+absl::StatusOr<std::string> KeyOfSigningRequest(const std::string& signing_request);
+
+// A certificate, and behind it those of the authority, for the key of `signing_request`, which may
+// come from anybody: `request` alone decides what it says.
+absl::StatusOr<std::string> SignCertificate(const TlsIdentity& authority,
+                                            const std::string& signing_request,
+                                            const CertificateRequest& request);
 
 }  // namespace trainyard

@@ -1,6 +1,9 @@
 #include "proto/tls/certificate.h"
 
+#include <cstdio>
+
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -101,6 +104,60 @@ TEST(CertificateTest, WhatIsNoCertificateIsNamed) {
     const absl::Status status = ReadCertificate(text, "/etc/ca.pem").status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
     EXPECT_TRUE(absl::StrContains(status.message(), "/etc/ca.pem")) << status;
+  }
+}
+
+const CertificateRequest kOfNode = {
+    .name = "node-1", .of_client = true, .valid_for = absl::Hours(1)};
+
+TEST(SigningRequestTest, WhoHasTheKeyGetsACertificateForItThatSaysWhatTheAuthorityDecides) {
+  const TlsIdentity authority = Authority();
+  const std::string key = MakePrivateKey().value();
+  const std::string asked = MakeSigningRequest(key).value();
+  const auto signed_for = SignCertificate(authority, asked, kOfNode);
+  ASSERT_TRUE(signed_for.ok()) << signed_for.status();
+  EXPECT_TRUE(absl::EndsWith(*signed_for, authority.certificates));
+  EXPECT_TRUE(CheckKeyOfCertificate({*signed_for, key}).ok());
+  const auto facts = ReadCertificate(*signed_for, "it");
+  ASSERT_TRUE(facts.ok()) << facts.status();
+  EXPECT_EQ(facts->subject, "node-1");
+  EXPECT_FALSE(facts->is_authority);
+  EXPECT_EQ(facts->key_fingerprint, *KeyOfSigningRequest(asked));
+  // It stays when the certificate is renewed, and is another one for each key.
+  const std::string again = SignCertificate(authority, *MakeSigningRequest(key), kOfNode).value();
+  EXPECT_EQ(ReadCertificate(again, "it")->key_fingerprint, facts->key_fingerprint);
+  EXPECT_NE(ReadCertificate(again, "it")->fingerprint, facts->fingerprint);
+  EXPECT_NE(*KeyOfSigningRequest(*MakeSigningRequest(*MakePrivateKey())), facts->key_fingerprint);
+}
+
+TEST(SigningRequestTest, WhatIsNoneOrWasChangedIsRefused) {
+  const std::string asked = MakeSigningRequest(MakePrivateKey().value()).value();
+  std::string changed = asked;  // one bit of the signature, which comes last
+  char& letter = changed[changed.find("\n-----END") - 8];
+  letter = letter == 'A' ? 'B' : 'A';
+  for (const std::string& bad : {std::string(), std::string("nonsense"), changed,
+                                 asked.substr(0, asked.size() / 2), Authority().certificates}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(KeyOfSigningRequest(bad).status())) << bad;
+    const auto signed_for = SignCertificate(Authority(), bad, kOfNode);
+    EXPECT_TRUE(absl::IsInvalidArgument(signed_for.status())) << signed_for.status();
+  }
+}
+
+// By `openssl req -new -newkey …`: other kinds of keys than ours.
+TEST(SigningRequestTest, OtherKindsOfKeysAreRefused) {
+  for (const char* kind : {"rsa:2048", "ed25519", "ec -pkeyopt ec_paramgen_curve:P-384"}) {
+    const std::string command = absl::StrCat(
+        "openssl req -new -nodes -subj /CN=n -keyout /dev/null "
+        "-newkey ",
+        kind, " 2>/dev/null");
+    std::string pem;
+    FILE* const out = popen(command.c_str(), "r");
+    ASSERT_NE(out, nullptr);
+    for (int c = fgetc(out); c != EOF; c = fgetc(out)) pem += static_cast<char>(c);
+    ASSERT_EQ(pclose(out), 0) << kind;
+    const auto key = KeyOfSigningRequest(pem);
+    EXPECT_TRUE(absl::IsInvalidArgument(key.status())) << kind << key.status();
+    EXPECT_TRUE(absl::StrContains(key.status().message(), "P-256")) << key.status();
   }
 }
 
