@@ -3,6 +3,7 @@
 #include "storage/authority_store.h"
 #include "storage/fleet_store.h"
 #include "storage/job_store.h"
+#include "storage/node_key_store.h"
 #include "storage/retention_store.h"
 #include "storage/scheduler_store.h"
 #include "storage/token_store.h"
@@ -19,6 +20,7 @@ class Stores {
   virtual SchedulerStore& scheduler() = 0;
   virtual TokenStore& tokens() = 0;
   virtual AuthorityStore& authority() = 0;
+  virtual NodeKeyStore& node_keys() = 0;
   virtual RetentionStore& retention() = 0;
   virtual Wakeups& wakeups() = 0;
 

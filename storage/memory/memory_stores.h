@@ -24,6 +24,7 @@ class MemoryStores : public Stores,
                      SchedulerStore,
                      TokenStore,
                      AuthorityStore,
+                     NodeKeyStore,
                      RetentionStore {
  public:
   explicit MemoryStores(Clock& clock) : clock_(clock) {}
@@ -33,6 +34,7 @@ class MemoryStores : public Stores,
   SchedulerStore& scheduler() override { return *this; }
   TokenStore& tokens() override { return *this; }
   AuthorityStore& authority() override { return *this; }
+  NodeKeyStore& node_keys() override { return *this; }
   RetentionStore& retention() override { return *this; }
   Wakeups& wakeups() override { return wakeups_; }
   absl::Status Probe() override { return Available(); }
@@ -116,6 +118,14 @@ class MemoryStores : public Stores,
   absl::StatusOr<AuthorityRecord> AddAuthority(const AuthorityRecord& record) override;
   absl::Status RemoveToken(const std::string& token_sha256) override;
 
+  // NodeKeyStore
+  absl::StatusOr<JoinToken> AddJoinToken(const JoinToken& token, absl::Duration valid_for) override;
+  absl::StatusOr<std::vector<JoinToken>> ListJoinTokens() override;
+  absl::StatusOr<JoinToken> RevokeJoinToken(const std::string& id) override;
+  absl::StatusOr<NodeKey> Join(const JoinWish& wish) override;
+  absl::StatusOr<NodeKey> FindNodeKey(const std::string& fingerprint) override;
+  absl::StatusOr<NodeKey> RevokeNode(const std::string& node, const std::string& by) override;
+
   // RetentionStore
   absl::StatusOr<Retention> GetRetention() override;
   absl::Status SetRetention(const Retention& retention) override;
@@ -181,6 +191,9 @@ class MemoryStores : public Stores,
   std::map<std::pair<std::string, int>, RankId> held_slots_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, Principal> tokens_ ABSL_GUARDED_BY(mu_);
   std::optional<AuthorityRecord> authority_ ABSL_GUARDED_BY(mu_);
+  std::vector<JoinToken> join_tokens_ ABSL_GUARDED_BY(mu_);        // the oldest first
+  std::map<std::string, NodeKey> node_keys_ ABSL_GUARDED_BY(mu_);  // by fingerprint
+  NodeKey* KeyOfName(const std::string& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   LeaderRecord leader_ ABSL_GUARDED_BY(mu_);
   Retention retention_ ABSL_GUARDED_BY(mu_);
 };

@@ -8,6 +8,7 @@
 #include "storage/postgres/database.h"
 #include "storage/postgres/fleet_store.h"
 #include "storage/postgres/job_store.h"
+#include "storage/postgres/node_key_store.h"
 #include "storage/postgres/retention_store.h"
 #include "storage/postgres/scheduler_store.h"
 #include "storage/postgres/token_store.h"
@@ -38,6 +39,7 @@ class PostgresStores : public Stores {
   SchedulerStore& scheduler() override { return scheduler_; }
   TokenStore& tokens() override { return tokens_; }
   AuthorityStore& authority() override { return authority_; }
+  NodeKeyStore& node_keys() override { return node_keys_; }
   RetentionStore& retention() override { return retention_; }
   Wakeups& wakeups() override { return wakeups_; }
 
@@ -59,6 +61,7 @@ class PostgresStores : public Stores {
   PostgresSchedulerStore scheduler_{database_, leases_};
   PostgresTokenStore tokens_{database_};
   PostgresAuthorityStore authority_{database_};
+  PostgresNodeKeyStore node_keys_{agents_};
   PostgresRetentionStore retention_{database_};
   PostgresWakeups wakeups_;
 };

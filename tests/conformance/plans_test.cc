@@ -38,6 +38,7 @@ const std::map<std::string, std::string> kReadWhole = {
     {"EndedMonths", "PostgreSQL's own tables"},
     {"ForgetDeletedJobs", "the jobs that were deleted within a day, now and then"},
     {"ForgetNodes", "all nodes, now and then"},
+    {"ListJoinTokens", "all tokens are asked for"},
 };
 // These compare each row of one side with each of the other.
 const std::map<std::string, std::string> kComparePairs = {

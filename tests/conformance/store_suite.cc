@@ -42,7 +42,8 @@ class PostgresBackend : public Backend {
         database_, absl::StrCat("UPDATE leases SET lease_end = lease_end", by,
                                 "; UPDATE leader SET lease_end = lease_end", by,
                                 "; UPDATE jobs SET suspend_deadline = suspend_deadline", by,
-                                ", not_before = not_before", by));
+                                ", not_before = not_before", by,
+                                "; UPDATE join_tokens SET expire_time = expire_time", by));
     TY_CHECK(passed.ok(), passed.status().ToString());
   }
 
