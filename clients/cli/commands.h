@@ -24,6 +24,7 @@ void AddCheckpoints(CLI::App& root, Session& session);
 void AddSample(CLI::App& root, Session& session);
 void AddNode(CLI::App& root, Session& session);
 void AddRetention(CLI::App& root, Session& session);
+void AddAdmin(CLI::App& root, Session& session);
 void AddContext(CLI::App& root, Session& session);
 void AddLocal(CLI::App& root, Session& session);
 void AddVersion(CLI::App& root, Session& session);

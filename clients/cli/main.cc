@@ -13,10 +13,10 @@ namespace {
 
 void AddCommands(CLI::App& root, Session& session) {
   for (const auto add :
-       {AddSubmit,  AddPlan,    AddPs,          AddGet,       AddWatch, AddLogs,
-        AddMetrics, AddExplain, AddWait,        AddCancel,    AddPause, AddResume,
-        AddResize,  AddDelete,  AddCheckpoints, AddSample,    AddNode,  AddRetention,
-        AddContext, AddLocal,   AddVersion,     AddCompletion}) {
+       {AddSubmit,  AddPlan,    AddPs,          AddGet,     AddWatch,     AddLogs,
+        AddMetrics, AddExplain, AddWait,        AddCancel,  AddPause,     AddResume,
+        AddResize,  AddDelete,  AddCheckpoints, AddSample,  AddNode,      AddRetention,
+        AddAdmin,   AddContext, AddLocal,       AddVersion, AddCompletion}) {
     add(root, session);
   }
 }

@@ -406,6 +406,23 @@ absl::StatusOr<v1::Node> Client::ConfirmNodeEmpty(const v1::ConfirmNodeEmptyRequ
   return connection_->Call(&Endpoint::nodes, &v1::NodeService::Stub::ConfirmNodeEmpty, request);
 }
 
+absl::StatusOr<v1::JoinToken> Client::CreateJoinToken(const v1::CreateJoinTokenRequest& request) {
+  return connection_->Call(&Endpoint::nodes, &v1::NodeService::Stub::CreateJoinToken, request);
+}
+
+absl::StatusOr<v1::ListJoinTokensResponse> Client::ListJoinTokens(
+    const v1::ListJoinTokensRequest& request) {
+  return connection_->Call(&Endpoint::nodes, &v1::NodeService::Stub::ListJoinTokens, request);
+}
+
+absl::StatusOr<v1::JoinToken> Client::RevokeJoinToken(const v1::RevokeJoinTokenRequest& request) {
+  return connection_->Call(&Endpoint::nodes, &v1::NodeService::Stub::RevokeJoinToken, request);
+}
+
+absl::StatusOr<v1::RevokeNodeResponse> Client::RevokeNode(const v1::RevokeNodeRequest& request) {
+  return connection_->Call(&Endpoint::nodes, &v1::NodeService::Stub::RevokeNode, request);
+}
+
 absl::StatusOr<v1::ServerInfo> Client::GetServerInfo() {
   return connection_->Call(&Endpoint::info, &v1::InfoService::Stub::GetServerInfo,
                            v1::GetServerInfoRequest());

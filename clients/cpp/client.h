@@ -84,6 +84,11 @@ class Client {
   absl::StatusOr<v1::Node> DrainNode(const v1::DrainNodeRequest& request);
   absl::StatusOr<v1::Node> UndrainNode(const v1::UndrainNodeRequest& request);
   absl::StatusOr<v1::Node> ConfirmNodeEmpty(const v1::ConfirmNodeEmptyRequest& request);
+  absl::StatusOr<v1::JoinToken> CreateJoinToken(const v1::CreateJoinTokenRequest& request);
+  absl::StatusOr<v1::ListJoinTokensResponse> ListJoinTokens(
+      const v1::ListJoinTokensRequest& request);
+  absl::StatusOr<v1::JoinToken> RevokeJoinToken(const v1::RevokeJoinTokenRequest& request);
+  absl::StatusOr<v1::RevokeNodeResponse> RevokeNode(const v1::RevokeNodeRequest& request);
   absl::StatusOr<v1::ServerInfo> GetServerInfo();
   absl::StatusOr<v1::Retention> GetRetention();
   absl::StatusOr<v1::Retention> SetRetention(const v1::SetRetentionRequest& request);

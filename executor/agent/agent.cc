@@ -142,9 +142,15 @@ absl::Status Agent::Run(int signal_fd) {
   warm_ = std::make_unique<WarmWorkers>(options_.worker, options_.state_dir + "/standby",
                                         WhatWorkersWaitFor());
   gpus_ = std::make_unique<GpuMonitor>(options_.nvml, clock_);
-  link_ = std::make_unique<Link>(Link::Options{options_.servers, options_.token_file,
-                                               options_.ca_file, hello_, RunningRanks()},
-                                 clock_, [this](LinkEvent event) { inbox_.Put(std::move(event)); });
+  Link::Options link{.servers = options_.servers,
+                     .token_file = options_.token_file,
+                     .ca_file = options_.ca_file,
+                     .join_token = options_.join_token,
+                     .hello = hello_,
+                     .running = RunningRanks()};
+  if (options_.by_certificate) link.certificate.emplace(options_.state_dir);
+  link_ = std::make_unique<Link>(std::move(link), clock_,
+                                 [this](LinkEvent event) { inbox_.Put(std::move(event)); });
   warm_->Tend(clock_.SinceBoot(), BusyDevices());
   for (;;) {
     const absl::Duration now = Wait(signal_fd);

@@ -27,6 +27,10 @@ struct AgentOptions {
   std::vector<std::string> servers;  // HOST:PORT of each; any will do
   std::string token_file;
   std::optional<std::string> ca_file;  // see Link::Options
+  // Of a node that joins the yard, or has joined: it shows the certificate in its state directory,
+  // and the token gets it one.
+  bool by_certificate = false;
+  std::optional<std::string> join_token;
   std::string state_dir;
   std::string worker;          // program
   int standby = 1;             // warm workers without a device of their own; only with CPU slots

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "proto/tls/credentials.h"
+#include "proto/tls/join_token_file.h"
 #include "proto/tls/pem_files.h"
 #include "storage/base/file.h"
 #include "storage/base/status.h"
@@ -30,19 +31,16 @@ constexpr absl::Duration kLongestRetry = absl::Seconds(1);
 // each other at full speed.
 constexpr absl::Duration kHealthySession = absl::Seconds(3);
 constexpr absl::Duration kConnectTimeout = absl::Seconds(5);
+constexpr absl::Duration kJoinTimeout = absl::Seconds(10);
 
 absl::Status FromGrpc(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 
-// `ca_file`: as in Link::Options.
-absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(
-    const std::string& server, const std::optional<std::string>& ca_file) {
-  std::string authorities;
-  if (ca_file.has_value()) {
-    TY_ASSIGN_OR_RETURN(authorities, ReadAuthorities(*ca_file));
-  }
-  TY_ASSIGN_OR_RETURN(const auto credentials, MakeChannelCredentials(authorities));
+absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& server,
+                                                           const std::string& authorities,
+                                                           const std::optional<TlsIdentity>& own) {
+  TY_ASSIGN_OR_RETURN(const auto credentials, MakeChannelCredentials(authorities, own));
   grpc::ChannelArguments arguments;
   // A channel per session with connections of its own: otherwise gRPC's pause after a refused
   // connection (1 s and more) would come on top of ours.
@@ -75,15 +73,19 @@ class Link::Impl {
         deliver_(std::move(deliver)),
         running_(options_.running) {
     thread_ = std::thread([this] { Run(); });
+    if (options_.certificate.has_value()) renewing_ = std::thread([this] { KeepRenewed(); });
   }
 
   ~Impl() {
     {
       absl::MutexLock lock(&mu_);
       stopping_ = true;
-      if (context_ != nullptr) context_->TryCancel();
+      for (grpc::ClientContext* context : {context_, joining_}) {
+        if (context != nullptr) context->TryCancel();
+      }
     }
     thread_.join();
+    if (renewing_.joinable()) renewing_.join();
   }
 
   void Send(v1::AgentMessage message) {
@@ -137,13 +139,12 @@ class Link::Impl {
       TY_ASSIGN_OR_RETURN(const std::string token, ParseToken(text, options_.token_file));
       context.AddMetadata("authorization", absl::StrCat("Bearer ", token));
     }
-    TY_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
-                        MakeChannel(server, options_.ca_file));
+    TY_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel, OpenChannel(server));
     const auto stub = v1::ExecutorService::NewStub(channel);
     if (!WaitUntilConnected(*channel)) {
       return absl::UnavailableError(absl::StrCat(server, " does not answer: ", WhyNot(*stub)));
     }
-    if (!Enter(&context)) return absl::CancelledError("stopping");
+    if (!Enter(&context, server)) return absl::CancelledError("stopping");
     const std::unique_ptr<Stream> stream = stub->Connect(&context);
     const absl::Duration register_sent = clock_.SinceBoot();
     v1::AgentMessage hello;
@@ -156,10 +157,98 @@ class Link::Impl {
     const absl::Status status = FromGrpc(stream->Finish());
     if (was_up) spdlog::info("the session with {} is over", server);
     if (was_up) deliver_({.kind = LinkEvent::kDown, .status = status});
-    if (!was_up && absl::IsFailedPrecondition(status)) {
+    if (!was_up && (absl::IsFailedPrecondition(status) || absl::IsPermissionDenied(status))) {
       deliver_({.kind = LinkEvent::kRefused, .status = status});
     }
     return status.ok() ? absl::UnavailableError("the server ended the session") : status;
+  }
+
+  absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const std::string& server) {
+    std::string authorities;
+    if (options_.ca_file.has_value()) {
+      TY_ASSIGN_OR_RETURN(authorities, ReadAuthorities(*options_.ca_file));
+    }
+    if (!options_.certificate.has_value()) return MakeChannel(server, authorities, std::nullopt);
+    const NodeCertificate& certificate = *options_.certificate;
+    absl::StatusOr<NodeCertificate::Files> files = certificate.Read(clock_.Now());
+    const bool none = absl::IsNotFound(files.status());
+    if (none || (absl::IsFailedPrecondition(files.status()) && options_.join_token.has_value())) {
+      TY_RETURN_IF_ERROR(JoinYard(server, authorities));
+      files = certificate.Read(clock_.Now());
+    }
+    TY_RETURN_IF_ERROR(files.status());
+    if (authorities.empty()) authorities = files->authorities;
+    return MakeChannel(server, authorities, files->own);
+  }
+
+  // Gets the node its certificate. `authorities`: whom to trust, in place of those that the file
+  // with the token names.
+  absl::Status JoinYard(const std::string& server, std::string authorities) {
+    if (!options_.join_token.has_value()) {
+      return absl::FailedPreconditionError(
+          "this node has not joined the yard: name a file with a join token (--join-token)");
+    }
+    TY_ASSIGN_OR_RETURN(const std::string text, ReadFile(*options_.join_token, 64 << 10));
+    TY_ASSIGN_OR_RETURN(const JoinTokenFile file, ParseJoinTokenFile(text, *options_.join_token));
+    v1::JoinRequest request;
+    request.set_token(file.token);
+    request.set_node(options_.hello.node());
+    request.set_node_secret(options_.hello.node_secret());
+    if (authorities.empty()) authorities = file.authorities;
+    TY_ASSIGN_OR_RETURN(const auto channel, MakeChannel(server, authorities, std::nullopt));
+    TY_RETURN_IF_ERROR(Annotate(AskForCertificate(channel, request, file.authorities),
+                                absl::StrCat("joining the yard at ", server)));
+    spdlog::info("joined the yard at {}; the file with the join token is not needed any more",
+                 server);
+    return absl::OkStatus();
+  }
+
+  // Fills in what is asked for, and keeps the answer.
+  absl::Status AskForCertificate(const std::shared_ptr<grpc::Channel>& channel,
+                                 v1::JoinRequest& request, const std::string& authorities) {
+    TY_ASSIGN_OR_RETURN(*request.mutable_signing_request(), options_.certificate->SigningRequest());
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + kJoinTimeout));
+    {
+      absl::MutexLock lock(&mu_);
+      if (stopping_) return absl::CancelledError("stopping");
+      joining_ = &context;
+    }
+    v1::JoinResponse response;
+    const grpc::Status status =
+        v1::ExecutorService::NewStub(channel)->Join(&context, request, &response);
+    {
+      absl::MutexLock lock(&mu_);
+      joining_ = nullptr;
+    }
+    TY_RETURN_IF_ERROR(FromGrpc(status));
+    return options_.certificate->Keep(response.certificate(), authorities);
+  }
+
+  // The certificate is renewed while a session goes on for weeks, and long before it ends.
+  void KeepRenewed() {
+    while (!Stopping()) {
+      Pause(options_.look_at_certificate);
+      const absl::Status renewed = RenewIfDue();
+      if (!renewed.ok()) spdlog::warn("the certificate was not renewed: {}", renewed.ToString());
+    }
+  }
+
+  absl::Status RenewIfDue() {
+    std::string server;
+    {
+      absl::MutexLock lock(&mu_);
+      if (stopping_ || !registered_) return absl::OkStatus();
+      server = server_;
+    }
+    const NodeCertificate& certificate = *options_.certificate;
+    TY_ASSIGN_OR_RETURN(const NodeCertificate::Files files, certificate.Read(clock_.Now()));
+    if (!files.should_renew) return absl::OkStatus();
+    TY_ASSIGN_OR_RETURN(const auto channel, OpenChannel(server));
+    v1::JoinRequest request;
+    TY_RETURN_IF_ERROR(AskForCertificate(channel, request, files.authorities));
+    spdlog::info("renewed the certificate of this node");
+    return absl::OkStatus();
   }
 
   v1::Register Hello() {
@@ -228,10 +317,11 @@ class Link::Impl {
     }
   }
 
-  bool Enter(grpc::ClientContext* context) {
+  bool Enter(grpc::ClientContext* context, const std::string& server) {
     absl::MutexLock lock(&mu_);
     if (stopping_) return false;
     context_ = context;
+    server_ = server;
     heard_ = clock_.SinceBoot();
     return true;
   }
@@ -261,11 +351,14 @@ class Link::Impl {
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   bool registered_ ABSL_GUARDED_BY(mu_) = false;
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mu_) =
-      nullptr;  // of the session, while there is one
+      nullptr;                               // of the session, while there is one
+  std::string server_ ABSL_GUARDED_BY(mu_);  // with which it is
+  grpc::ClientContext* joining_ ABSL_GUARDED_BY(mu_) = nullptr;  // of a call of Join under way
   absl::Duration heard_ ABSL_GUARDED_BY(mu_) = absl::ZeroDuration();
   std::deque<v1::AgentMessage> outgoing_ ABSL_GUARDED_BY(mu_);
   std::vector<v1::RankKey> running_ ABSL_GUARDED_BY(mu_);
-  std::thread thread_;  // last: it uses everything above
+  std::thread renewing_;
+  std::thread thread_;  // last: they use everything above
 };
 
 Link::Link(Options options, Clock& clock, std::function<void(LinkEvent)> deliver)

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "executor/agent/node_certificate.h"
 #include "storage/base/clock.h"
 #include "trainyard/v1/executor_service.pb.h"
 
@@ -37,8 +38,13 @@ class Link {
     std::vector<std::string> servers;    // host:port of each; a session is with any of them
     std::string token_file;              // read anew for each session; empty: no token
     std::optional<std::string> ca_file;  // likewise (ReadAuthorities); without: clear text
+    // With it the node shows its certificate, for which it first joins the yard with `join_token`,
+    // the path of a JoinTokenFile, if it has none; `ca_file` may still say whom to trust.
+    std::optional<NodeCertificate> certificate;
+    std::optional<std::string> join_token;
+    absl::Duration look_at_certificate = absl::Seconds(10);  // how often: is it to be renewed?
     v1::Register hello;
-    std::vector<v1::RankKey> running;  // until SetRunning is called
+    std::vector<v1::RankKey> running = {};  // until SetRunning is called
   };
 
   // `deliver` is called from the link's own thread, in order; it must not block.

@@ -17,10 +17,13 @@
 #include "absl/strings/str_join.h"
 #include "executor/agent/agent.h"
 #include "executor/agent/ask_arithmetic.h"
+#include "executor/agent/node_certificate.h"
 #include "executor/agent/nvml.h"
 #include "executor/agent/rank_ports.h"
 #include "executor/agent/slots.h"
+#include "proto/tls/join_token_file.h"
 #include "proto/tls/pem_files.h"
+#include "storage/base/file.h"
 #include "storage/base/ids.h"
 #include "storage/base/log.h"
 #include "storage/base/server_list.h"
@@ -73,10 +76,15 @@ void Declare(CLI::App& app, Flags& flags) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->capture_default_str();
   app.add_option("--token-file", flags.agent.token_file, "file with the token of this agent");
+  app.add_option("--join-token", flags.agent.join_token,
+                 "file by which this machine joins the yard as a node, as `trainyard admin "
+                 "join-token` makes it, at the server's port for agents; needed once: the "
+                 "certificate that the node gets stays in --state-dir");
   app.add_option(
       "--ca-file", flags.agent.ca_file,
       "PEM file with the authority that vouches for the server, which then is reached by "
-      "TLS alone; \"system\": those that this machine trusts");
+      "TLS alone; \"system\": those that this machine trusts; default for a node that has joined: "
+      "the yard's own");
   app.add_option("--node", flags.node, "name of this node")
       ->capture_default_str()
       ->check(CLI::Validator(
@@ -150,20 +158,35 @@ void FillArithmetic(const std::string& worker, v1::Register& hello) {
   }
 }
 
+// Whether the yard knows this node by a certificate: it has one, or is told to join.
+absl::StatusOr<bool> GoesByCertificate(const AgentOptions& options) {
+  const NodeCertificate certificate(options.state_dir);
+  if (!options.join_token.has_value()) return options.token_file.empty() && certificate.exists();
+  if (!options.token_file.empty()) {
+    return absl::InvalidArgumentError(
+        "either --join-token or --token-file: a node that has joined shows its certificate");
+  }
+  if (certificate.exists()) return true;  // the file may be gone by now
+  TY_ASSIGN_OR_RETURN(const std::string text, ReadFile(*options.join_token, 64 << 10));
+  TY_RETURN_IF_ERROR(ParseJoinTokenFile(text, *options.join_token).status());
+  return true;
+}
+
 absl::StatusOr<AgentOptions> MakeOptions(const Flags& flags) {
   AgentOptions options = flags.agent;
-  TY_ASSIGN_OR_RETURN(options.servers, ParseServers(absl::StrJoin(flags.servers, ",")));
-  if (options.ca_file.has_value()) {
-    TY_RETURN_IF_ERROR(ReadAuthorities(*options.ca_file).status());
-  } else if (!std::all_of(options.servers.begin(), options.servers.end(),
-                          [](const std::string& server) { return IsLoopback(server); })) {
-    spdlog::warn("without --ca-file the token and everything else travel in clear text");
-  }
   std::error_code error;  // without it an empty path throws
   options.worker = std::filesystem::absolute(options.worker, error).string();
   options.state_dir =
       std::filesystem::absolute(options.state_dir, error).lexically_normal().string();
-
+  TY_ASSIGN_OR_RETURN(options.servers, ParseServers(absl::StrJoin(flags.servers, ",")));
+  TY_ASSIGN_OR_RETURN(options.by_certificate, GoesByCertificate(options));
+  if (options.ca_file.has_value()) {
+    TY_RETURN_IF_ERROR(ReadAuthorities(*options.ca_file).status());
+  } else if (!options.by_certificate &&
+             !std::all_of(options.servers.begin(), options.servers.end(),
+                          [](const std::string& server) { return IsLoopback(server); })) {
+    spdlog::warn("without --ca-file the token and everything else travel in clear text");
+  }
   std::vector<Gpu> gpus;
   // Workers inherit this variable, and number the GPUs that it names as we do.
   const absl::StatusOr<std::shared_ptr<Nvml>> nvml =

@@ -37,10 +37,11 @@ namespace {
 
 struct Flags {
   std::string listen = "127.0.0.1:7070";
+  std::optional<std::string> listen_agents;
   bool insecure = false;
   std::optional<std::string> tls_certificate, tls_key, authority_key;
   std::vector<std::string> tls_hosts;
-  std::string port_file;
+  std::string port_file, agents_port_file;
   std::string database;
   std::vector<std::string> token_files;
   std::string checkpoint_root;
@@ -117,9 +118,17 @@ absl::Status CheckTlsFlags(const Flags& flags) {
   if (flags.tls_certificate.has_value() != flags.tls_key.has_value()) {
     return absl::InvalidArgumentError("--tls-certificate and --tls-key are needed together");
   }
-  if (flags.tls_certificate.has_value() && flags.authority_key.has_value()) {
+  if (flags.listen_agents.has_value() && !flags.authority_key.has_value()) {
     return absl::InvalidArgumentError(
-        "either --tls-certificate or --authority-key: a server shows one certificate");
+        "--listen-agents: the yard's own authority vouches for agents there; name the file with "
+        "its "
+        "key (--authority-key)");
+  }
+  if (flags.tls_certificate.has_value() && flags.authority_key.has_value() &&
+      !flags.listen_agents.has_value()) {
+    return absl::InvalidArgumentError(
+        "either --tls-certificate or --authority-key, unless agents have a port of their own "
+        "(--listen-agents): on one port a server shows one certificate");
   }
   if (!flags.tls_hosts.empty() && !flags.authority_key.has_value()) {
     return absl::InvalidArgumentError(
@@ -141,8 +150,8 @@ absl::Status CheckTlsFlags(const Flags& flags) {
   return absl::OkStatus();
 }
 
-// What the server's certificate stands for: this machine as it calls itself, and what the flags
-// say, or else its name and the address that it listens on.
+// What a certificate by the yard's authority stands for: this machine as it calls itself, and what
+// the flags say, or else its name and the addresses that it listens on.
 std::vector<std::string> HostsOf(const Flags& flags) {
   std::vector<std::string> hosts = {"localhost", "127.0.0.1"};
   const auto add = [&hosts](const std::string& host) {
@@ -153,10 +162,12 @@ std::vector<std::string> HostsOf(const Flags& flags) {
   if (!flags.tls_hosts.empty()) return hosts;
   char name[256] = "";
   if (gethostname(name, sizeof(name) - 1) == 0) add(name);
-  const absl::string_view listen(flags.listen);
-  const std::string host(
-      absl::StripSuffix(absl::StripPrefix(listen.substr(0, listen.rfind(':')), "["), "]"));
-  if (host != "0.0.0.0" && host != "::") add(host);
+  for (const std::string& address : {flags.listen, flags.listen_agents.value_or("")}) {
+    const absl::string_view listen(address);
+    const std::string host(
+        absl::StripSuffix(absl::StripPrefix(listen.substr(0, listen.rfind(':')), "["), "]"));
+    if (host != "0.0.0.0" && host != "::") add(host);
+  }
   return hosts;
 }
 
@@ -171,6 +182,9 @@ absl::StatusOr<ServerOptions> ToOptions(const Flags& flags) {
         "0");
   }
   TY_RETURN_IF_ERROR(CheckListenAddress(flags.listen));
+  if (flags.listen_agents.has_value()) {
+    TY_RETURN_IF_ERROR(CheckListenAddress(*flags.listen_agents, "--listen-agents"));
+  }
   TY_RETURN_IF_ERROR(CheckTlsFlags(flags));
   ServerOptions options{.listen = flags.listen};
   options.schema_version = postgres::SchemaVersion();
@@ -205,10 +219,12 @@ absl::Status Serve(const Flags& flags, StopSignals& signals) {
     spdlog::warn("{} is reached without TLS: tokens and everything else travel in clear",
                  flags.listen);
   }
-  std::unique_ptr<ShownCertificate> shown;
+  std::unique_ptr<ShownCertificate> of_operator, of_authority;
   if (flags.tls_certificate.has_value()) {
-    TY_ASSIGN_OR_RETURN(shown, ShownCertificate::OfFiles({*flags.tls_certificate, *flags.tls_key},
-                                                         SystemClock().Now()));
+    TY_ASSIGN_OR_RETURN(
+        of_operator,
+        ShownCertificate::OfFiles({*flags.tls_certificate, *flags.tls_key}, SystemClock().Now()));
+    options.tls = of_operator->files();
   }
   RaiseDescriptorLimit();
   TY_ASSIGN_OR_RETURN(const std::unique_ptr<Stores> stores,
@@ -220,22 +236,32 @@ absl::Status Serve(const Flags& flags, StopSignals& signals) {
         Persist(signals, "tokens", [&] { return AddTokenFile(file, stores->tokens()); }));
   }
   if (flags.authority_key.has_value()) {
+    TlsIdentity authority;
     TY_RETURN_IF_ERROR(Persist(signals, "authority", [&]() -> absl::Status {
-      TY_ASSIGN_OR_RETURN(const TlsIdentity authority,
-                          OpenAuthority(stores->authority(), *flags.authority_key));
-      TY_ASSIGN_OR_RETURN(
-          shown, ShownCertificate::OfAuthority(authority, HostsOf(flags), SystemClock().Now()));
+      TY_ASSIGN_OR_RETURN(authority, OpenAuthority(stores->authority(), *flags.authority_key));
       return absl::OkStatus();
     }));
+    TY_ASSIGN_OR_RETURN(of_authority, ShownCertificate::OfAuthority(authority, HostsOf(flags),
+                                                                    SystemClock().Now()));
+    if (of_operator == nullptr) options.tls = of_authority->files();
+    if (flags.listen_agents.has_value()) {
+      options.agents = AgentsPort{
+          .listen = *flags.listen_agents, .tls = of_authority->files(), .authority = authority};
+    }
   }
-  if (shown != nullptr) options.tls = shown->files();
   TY_ASSIGN_OR_RETURN(const std::unique_ptr<Server> server,
                       Server::Start(*stores, SystemClock(), options));
   if (!flags.port_file.empty()) {
     TY_RETURN_IF_ERROR(WriteFileAtomically(flags.port_file, absl::StrCat(server->port(), "\n")));
   }
+  if (!flags.agents_port_file.empty()) {
+    TY_RETURN_IF_ERROR(
+        WriteFileAtomically(flags.agents_port_file, absl::StrCat(server->agents_port(), "\n")));
+  }
   while (!signals.WaitFor(kLookEvery)) {
-    if (shown != nullptr) shown->LookAgain(SystemClock().Now());
+    for (ShownCertificate* shown : {of_operator.get(), of_authority.get()}) {
+      if (shown != nullptr) shown->LookAgain(SystemClock().Now());
+    }
   }
   signals.GiveUpWaiting();
   server->Drain(kDrainLimit);
@@ -246,6 +272,10 @@ absl::Status Serve(const Flags& flags, StopSignals& signals) {
 void Declare(CLI::App& app, Flags& flags) {
   app.add_option("--listen", flags.listen, "HOST:PORT; port 0 takes a free one")
       ->capture_default_str();
+  app.add_option(
+      "--listen-agents", flags.listen_agents,
+      "HOST:PORT for agents alone, who join the yard there and show the certificate that "
+      "they then get; without it they come to --listen with tokens");
   app.add_flag("--insecure", flags.insecure,
                "listen beyond this machine without TLS: tokens travel in clear");
   app.add_option(
@@ -261,6 +291,7 @@ void Declare(CLI::App& app, Flags& flags) {
       "own authority, beside localhost (repeatable; default: the host's name and that of "
       "--listen)");
   app.add_option("--port-file", flags.port_file, "file that gets the bound port");
+  app.add_option("--agents-port-file", flags.agents_port_file, "likewise for --listen-agents");
   app.add_option("--database", flags.database, "libpq connection string");
   app.add_option("--token-file", flags.token_files,
                  "ROLE:NAME:PATH (role admin or agent; repeatable): a token to accept");

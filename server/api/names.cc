@@ -65,6 +65,15 @@ absl::StatusOr<CheckpointName> ParseCheckpointName(absl::string_view field,
   return checkpoint;
 }
 
+absl::StatusOr<std::string> ParseJoinTokenName(absl::string_view field, absl::string_view name) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(name, '/');
+  const bool good = parts.size() == 2 && parts[0] == "joinTokens" && !parts[1].empty() &&
+                    parts[1].size() <= 32 &&
+                    parts[1].find_first_not_of("0123456789abcdef") == absl::string_view::npos;
+  if (!good) return WrongName(field, name, "joinTokens/{id}");
+  return std::string(parts[1]);
+}
+
 absl::StatusOr<std::string> ParseNodeName(absl::string_view field, absl::string_view name) {
   const std::vector<absl::string_view> parts = absl::StrSplit(name, '/');
   bool good =

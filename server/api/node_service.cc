@@ -15,6 +15,23 @@
 namespace trainyard {
 namespace {
 
+constexpr absl::Duration kJoinTokenValid = absl::Hours(1);
+
+v1::JoinToken ToProto(const JoinToken& token) {
+  v1::JoinToken out;
+  out.set_name(absl::StrCat("joinTokens/", token.id));
+  out.set_pool(token.pool);
+  out.set_creator(token.creator);
+  out.set_most_joins(token.most_joins);
+  out.set_joins(token.joins);
+  SetTimestamp(token.create_time, *out.mutable_create_time());
+  SetTimestamp(token.expire_time, *out.mutable_expire_time());
+  if (token.revoke_time != absl::InfiniteFuture()) {
+    SetTimestamp(token.revoke_time, *out.mutable_revoke_time());
+  }
+  return out;
+}
+
 class NodeService final : public v1::NodeService::CallbackService {
  public:
   explicit NodeService(const ServiceDependencies& dependencies) : b_(dependencies) {}
@@ -54,8 +71,81 @@ class NodeService final : public v1::NodeService::CallbackService {
     return RunCall(b_, Permission::kWriteNodes, context, request,
                    [=, this](const Principal&) { return ConfirmEmpty(request->name(), response); });
   }
+  grpc::ServerUnaryReactor* CreateJoinToken(grpc::CallbackServerContext* context,
+                                            const v1::CreateJoinTokenRequest* request,
+                                            v1::JoinToken* response) override {
+    return RunCall(b_, Permission::kAdmitNodes, context, request, [=, this](const Principal& by) {
+      return MakeJoinToken(*request, by.name, response);
+    });
+  }
+  grpc::ServerUnaryReactor* ListJoinTokens(grpc::CallbackServerContext* context,
+                                           const v1::ListJoinTokensRequest* request,
+                                           v1::ListJoinTokensResponse* response) override {
+    return RunCall(b_, Permission::kAdmitNodes, context, request,
+                   [=, this](const Principal&) -> absl::Status {
+                     TY_ASSIGN_OR_RETURN(const std::vector<JoinToken> tokens,
+                                         b_.stores.node_keys().ListJoinTokens());
+                     for (const JoinToken& one : tokens)
+                       *response->add_join_tokens() = ToProto(one);
+                     return absl::OkStatus();
+                   });
+  }
+  grpc::ServerUnaryReactor* RevokeJoinToken(grpc::CallbackServerContext* context,
+                                            const v1::RevokeJoinTokenRequest* request,
+                                            v1::JoinToken* response) override {
+    return RunCall(
+        b_, Permission::kAdmitNodes, context, request, [=, this](const Principal&) -> absl::Status {
+          TY_ASSIGN_OR_RETURN(const std::string id, ParseJoinTokenName("name", request->name()));
+          TY_ASSIGN_OR_RETURN(const JoinToken token, b_.stores.node_keys().RevokeJoinToken(id));
+          *response = ToProto(token);
+          return absl::OkStatus();
+        });
+  }
+  grpc::ServerUnaryReactor* RevokeNode(grpc::CallbackServerContext* context,
+                                       const v1::RevokeNodeRequest* request,
+                                       v1::RevokeNodeResponse* response) override {
+    return RunCall(b_, Permission::kAdmitNodes, context, request, [=, this](const Principal& by) {
+      return Revoke(request->name(), by.name, response);
+    });
+  }
 
  private:
+  absl::Status MakeJoinToken(const v1::CreateJoinTokenRequest& request, const std::string& by,
+                             v1::JoinToken* response) {
+    if (b_.admission == nullptr) {
+      return absl::FailedPreconditionError(
+          "machines join through a port for agents, which this server does not have: start it with "
+          "--listen-agents and --authority-key");
+    }
+    const JoinToken wanted{.pool = request.pool(),
+                           .creator = by,
+                           .most_joins = request.most_joins() == 0 ? 1 : request.most_joins()};
+    const absl::Duration valid_for = request.has_valid_for()
+                                         ? absl::Seconds(request.valid_for().seconds()) +
+                                               absl::Nanoseconds(request.valid_for().nanos())
+                                         : kJoinTokenValid;
+    TY_ASSIGN_OR_RETURN(const NodeAdmission::NewToken made,
+                        b_.admission->MakeToken(wanted, valid_for));
+    *response = ToProto(made.token);
+    response->set_file(made.file);
+    response->set_authority_fingerprint(made.authority_fingerprint);
+    spdlog::info("{} made join token {} for {} nodes", by, made.token.id, made.token.most_joins);
+    return absl::OkStatus();
+  }
+
+  absl::Status Revoke(const std::string& name, const std::string& by,
+                      v1::RevokeNodeResponse* response) {
+    TY_ASSIGN_OR_RETURN(const std::string node, ParseNodeName("name", name));
+    TY_ASSIGN_OR_RETURN(const NodeKey key, b_.stores.node_keys().RevokeNode(node, by));
+    b_.stores.wakeups().Wake(RevokedTopic(node));
+    spdlog::warn("{} revoked the key of nodes/{}", by, node);
+    response->set_name(name);
+    response->set_node_uid(key.node_uid);
+    SetTimestamp(key.join_time, *response->mutable_join_time());
+    SetTimestamp(key.revoke_time, *response->mutable_revoke_time());
+    return absl::OkStatus();
+  }
+
   absl::Status List(const v1::ListNodesRequest& request, v1::ListNodesResponse* response) {
     TY_ASSIGN_OR_RETURN(const int page_size, CheckPageSize(request.page_size(), 100, 1000));
     TY_ASSIGN_OR_RETURN(const std::string after, ReadPageToken("nodes", request.page_token()));

@@ -76,15 +76,28 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> CredentialsFor(
   return MakeServerCredentials(*tls);
 }
 
+absl::StatusOr<std::unique_ptr<grpc::Server>> Listen(
+    const std::string& address, const std::shared_ptr<grpc::ServerCredentials>& credentials,
+    const std::vector<std::shared_ptr<grpc::Service>>& services, int& port) {
+  grpc::ServerBuilder builder;
+  Configure(builder);
+  for (const auto& service : services) builder.RegisterService(service.get());
+  builder.AddListeningPort(address, credentials, &port);
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server != nullptr && port != 0) return server;
+  return absl::UnavailableError(absl::StrCat(
+      "cannot listen on ", address, ": is the port taken, or the host not of this machine?"));
+}
+
 }  // namespace
 
-absl::Status CheckListenAddress(const std::string& listen) {
+absl::Status CheckListenAddress(const std::string& listen, const char* flag) {
   const size_t colon = listen.rfind(':');
   int port = -1;
   if (colon == std::string::npos || colon == 0 ||
       !absl::SimpleAtoi(listen.substr(colon + 1), &port) || port < 0 || port > 65535) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--listen '", listen, "': expected HOST:PORT with a port of 0 to 65535"));
+        absl::StrCat(flag, " '", listen, "': expected HOST:PORT with a port of 0 to 65535"));
   }
   return absl::OkStatus();
 }
@@ -104,10 +117,20 @@ struct Server::Parts {
                 watches.Offer(uid, items);
               }),
         scheduler(stores.scheduler(), stores.wakeups(), clock, options.scheduler),
-        retention(stores.retention(), options.retention) {}
+        retention(stores.retention(), options.retention) {
+    if (options.agents.has_value()) {
+      admission.emplace(stores.node_keys(), options.agents->authority);
+    }
+  }
+
+  void SetServing(bool serving) {
+    for (grpc::Server* server : {grpc.get(), grpc_for_agents.get()}) {
+      if (server != nullptr) server->GetHealthCheckService()->SetServingStatus(serving);
+    }
+  }
 
   std::string replica;
-  int port = 0;
+  int port = 0, agents_port = 0;
   bool drained = false;
   const std::unique_ptr<Sizer> sizer;  // calls use it
   CallQueue calls;
@@ -118,8 +141,10 @@ struct Server::Parts {
   Fleet fleet;
   SchedulerLoop scheduler;
   RetentionLoop retention;
-  std::vector<std::shared_ptr<grpc::Service>> services;
-  std::unique_ptr<grpc::Server> grpc;
+  std::optional<NodeAdmission> admission;  // with a port for agents
+  PemInMemory authority;                   // whose certificates agents show there
+  std::vector<std::shared_ptr<grpc::Service>> services, services_for_agents;
+  std::unique_ptr<grpc::Server> grpc, grpc_for_agents;
   std::unique_ptr<StoreWatch> store_watch;
 };
 
@@ -129,60 +154,71 @@ Server::~Server() { Drain(); }
 
 int Server::port() const { return parts_->port; }
 
+int Server::agents_port() const { return parts_->agents_port; }
+
 const std::string& Server::replica() const { return parts_->replica; }
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(Stores& stores, Clock& clock,
                                                       ServerOptions options) {
   TY_RETURN_IF_ERROR(CheckListenAddress(options.listen));
+  if (options.agents.has_value()) {
+    TY_RETURN_IF_ERROR(CheckListenAddress(options.agents->listen, "--listen-agents"));
+  }
   if (options.replica.empty()) options.replica = absl::StrCat("server-", RandomHex(4));
   options.scheduler.holder = LeaderName(options);
   options.scheduler.planner = options.planner;
   TY_ASSIGN_OR_RETURN(std::unique_ptr<Sizer> sizer, Sizer::Start(options.sizer));
   auto parts = std::make_unique<Parts>(stores, clock, options, std::move(sizer));
   parts->replica = options.replica;
-  const ServiceDependencies dependencies{.stores = stores,
-                                         .authenticator = parts->authenticator,
-                                         .watches = parts->watches,
-                                         .fleet = parts->fleet,
-                                         .scheduler = parts->scheduler,
-                                         .sizer = *parts->sizer,
-                                         .pool = parts->stream_pool,
-                                         .calls = parts->calls,
-                                         .planner = options.planner,
-                                         .pause_grace = options.pause_grace,
-                                         .version = TRAINYARD_VERSION,
-                                         .schema_version = options.schema_version,
-                                         .replica = options.replica};
-  parts->services = {MakeJobService(dependencies),
-                     MakeMetricService(dependencies),
-                     MakeLogService(dependencies),
-                     MakeCheckpointService(dependencies),
-                     MakeNodeService(dependencies),
-                     MakeInfoService(dependencies),
-                     MakeExecutorService(parts->fleet, parts->authenticator)};
+  const ServiceDependencies dependencies{
+      .stores = stores,
+      .authenticator = parts->authenticator,
+      .watches = parts->watches,
+      .fleet = parts->fleet,
+      .admission = parts->admission.has_value() ? &*parts->admission : nullptr,
+      .scheduler = parts->scheduler,
+      .sizer = *parts->sizer,
+      .pool = parts->stream_pool,
+      .calls = parts->calls,
+      .planner = options.planner,
+      .pause_grace = options.pause_grace,
+      .version = TRAINYARD_VERSION,
+      .schema_version = options.schema_version,
+      .replica = options.replica};
+  parts->services = {MakeJobService(dependencies),  MakeMetricService(dependencies),
+                     MakeLogService(dependencies),  MakeCheckpointService(dependencies),
+                     MakeNodeService(dependencies), MakeInfoService(dependencies)};
+  if (parts->admission.has_value()) {
+    parts->services.push_back(MakeExecutorServiceElsewhere(parts->fleet));
+    parts->services_for_agents = {
+        MakeExecutorService(parts->fleet, *parts->admission, parts->calls)};
+  } else {
+    parts->services.push_back(MakeExecutorService(parts->fleet, parts->authenticator));
+  }
   // Before the first builder; both are for the whole process.
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  grpc::ServerBuilder builder;
-  Configure(builder);
-  for (const auto& service : parts->services) builder.RegisterService(service.get());
   TY_ASSIGN_OR_RETURN(const auto credentials, CredentialsFor(options.tls));
-  builder.AddListeningPort(options.listen, credentials, &parts->port);
-  parts->grpc = builder.BuildAndStart();
-  if (parts->grpc == nullptr || parts->port == 0) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", options.listen,
-                     ": is the port taken, or the host not of this machine?"));
+  TY_ASSIGN_OR_RETURN(parts->grpc,
+                      Listen(options.listen, credentials, parts->services, parts->port));
+  if (options.agents.has_value()) {
+    const AgentsPort& agents = *options.agents;
+    TY_RETURN_IF_ERROR(CheckTlsFiles(agents.tls, absl::Now()).status());
+    TY_RETURN_IF_ERROR(parts->authority.Write(agents.authority.certificates));
+    TY_ASSIGN_OR_RETURN(
+        parts->grpc_for_agents,
+        Listen(agents.listen, MakeServerCredentials(agents.tls, parts->authority.path()),
+               parts->services_for_agents, parts->agents_port));
+    spdlog::info("listens for agents on {} (port {})", agents.listen, parts->agents_port);
   }
   parts->scheduler.Start();
   // Whoever is connected to a server that has lost its store moves to another.
-  parts->store_watch = std::make_unique<StoreWatch>(
-      [&stores] { return stores.Probe(); }, clock,
-      [&parts = *parts](const absl::Status& away) {
-        parts.grpc->GetHealthCheckService()->SetServingStatus(away.ok());
-        parts.fleet.SetStoreAway(away);
-        if (!away.ok()) parts.watches.EndAll(away);
-      });
+  parts->store_watch = std::make_unique<StoreWatch>([&stores] { return stores.Probe(); }, clock,
+                                                    [&parts = *parts](const absl::Status& away) {
+                                                      parts.SetServing(away.ok());
+                                                      parts.fleet.SetStoreAway(away);
+                                                      if (!away.ok()) parts.watches.EndAll(away);
+                                                    });
   parts->retention.Start();
   spdlog::info("listens on {} (port {}) as {}{}", options.listen, parts->port, options.replica,
                options.tls.has_value() ? ", with TLS" : "");
@@ -195,13 +231,16 @@ void Server::Drain(absl::Duration limit) {
   parts.drained = true;
   parts.scheduler.Stop();  // first: another replica leads from then on
   parts.store_watch->Stop();
-  parts.grpc->GetHealthCheckService()->SetServingStatus(false);
+  parts.SetServing(false);
   parts.retention.Stop();
   const absl::Status draining = absl::UnavailableError("server is draining");
   parts.watches.Drain(draining);
   parts.fleet.Drain(draining);
-  parts.grpc->Shutdown(absl::ToChronoTime(absl::Now() + limit));
+  const auto until = absl::ToChronoTime(absl::Now() + limit);
+  if (parts.grpc_for_agents != nullptr) parts.grpc_for_agents->Shutdown(until);
+  parts.grpc->Shutdown(until);
   parts.sizer->Stop();  // nobody waits for their answers any more
+  if (parts.grpc_for_agents != nullptr) parts.grpc_for_agents->Wait();
   parts.grpc->Wait();
   // No call and no stream is left; what timers remain has nothing to do.
   parts.calls.Stop();

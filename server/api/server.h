@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "proto/tls/certificate.h"
 #include "proto/tls/pem_files.h"
 #include "server/fleet/fleet.h"
 #include "server/retention/retention_loop.h"
@@ -18,9 +19,17 @@
 
 namespace trainyard {
 
+// A port for agents alone, who show the certificate that they get when they join.
+struct AgentsPort {
+  std::string listen;     // HOST:PORT; port 0: any free one
+  TlsFiles tls;           // what agents are shown: a certificate by `authority`
+  TlsIdentity authority;  // the yard's, which vouches for nodes
+};
+
 struct ServerOptions {
   std::string listen = "127.0.0.1:7070";  // HOST:PORT; port 0: any free one
   std::optional<TlsFiles> tls;            // without: clear text
+  std::optional<AgentsPort> agents;       // without: agents come to `listen`, with tokens
   std::string replica;                    // unique to this process; made up when empty
   int schema_version = 0;
   FleetOptions fleet;
@@ -35,8 +44,8 @@ struct ServerOptions {
   int fleet_threads = 6;   // store calls for agents
 };
 
-// kInvalidArgument unless it is HOST:PORT.
-absl::Status CheckListenAddress(const std::string& listen);
+// kInvalidArgument unless it is HOST:PORT, of the flag that is named.
+absl::Status CheckListenAddress(const std::string& listen, const char* flag = "--listen");
 
 // A running server over `stores`: services, scheduler, watchers, sessions. Thread-safe.
 class Server {
@@ -48,6 +57,7 @@ class Server {
   ~Server();
 
   int port() const;
+  int agents_port() const;  // 0: there is none
   const std::string& replica() const;
 
   // Takes no new work, gives leadership up, ends every stream with UNAVAILABLE, and waits for calls

@@ -8,6 +8,7 @@
 
 #include "absl/time/time.h"
 #include "server/auth/authenticator.h"
+#include "server/auth/node_admission.h"
 #include "server/fleet/fleet.h"
 #include "server/scheduler/loop.h"
 #include "server/sizing/sizer.h"
@@ -28,6 +29,7 @@ struct ServiceDependencies {
   Authenticator& authenticator;
   WatchHub& watches;
   Fleet& fleet;
+  NodeAdmission* admission;  // null: the server has no port for agents alone
   SchedulerLoop& scheduler;
   Sizer& sizer;
   TaskPool& pool;

@@ -15,10 +15,11 @@ struct Grant {
 
 // An admin may not pose as an agent: whoever steals a user's token still takes over no node.
 const Grant kGrants[] = {
-    {kRoleAdmin, Permission::kReadServer}, {kRoleAdmin, Permission::kReadJobs},
-    {kRoleAdmin, Permission::kWriteJobs},  {kRoleAdmin, Permission::kReadNodes},
-    {kRoleAdmin, Permission::kWriteNodes}, {kRoleAdmin, Permission::kKeepRecords},
-    {kRoleAgent, Permission::kReadServer}, {kRoleAgent, Permission::kRunJobs},
+    {kRoleAdmin, Permission::kReadServer},  {kRoleAdmin, Permission::kReadJobs},
+    {kRoleAdmin, Permission::kWriteJobs},   {kRoleAdmin, Permission::kReadNodes},
+    {kRoleAdmin, Permission::kWriteNodes},  {kRoleAdmin, Permission::kAdmitNodes},
+    {kRoleAdmin, Permission::kKeepRecords}, {kRoleAgent, Permission::kReadServer},
+    {kRoleAgent, Permission::kRunJobs},
 };
 
 constexpr std::pair<Permission, const char*> kPermissionNames[] = {
@@ -27,6 +28,7 @@ constexpr std::pair<Permission, const char*> kPermissionNames[] = {
     {Permission::kWriteJobs, "write jobs"},
     {Permission::kReadNodes, "read nodes"},
     {Permission::kWriteNodes, "drain nodes"},
+    {Permission::kAdmitNodes, "let nodes join, or turn them away"},
     {Permission::kKeepRecords, "say how long records are kept"},
     {Permission::kRunJobs, "connect as an agent"},
 };

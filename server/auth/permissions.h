@@ -14,6 +14,7 @@ enum class Permission {
   kWriteJobs,   // submit, cancel, pause, resume, delete
   kReadNodes,
   kWriteNodes,   // drain
+  kAdmitNodes,   // let them join, and turn them away
   kKeepRecords,  // how long what has ended is kept
   kRunJobs,      // be an agent
 };

@@ -12,6 +12,21 @@
 #include "storage/base/status.h"
 
 namespace trainyard {
+namespace {
+
+// kPermissionDenied: the registration is of another node than the one that joined with `key`.
+absl::Status BindToKey(const NodeKey& key, NodeRecord& node) {
+  if (node.name != key.node || node.uid != key.node_uid) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        "register: nodes/", node.name, node.name == key.node ? " of another state directory" : "",
+        " with the certificate of nodes/", key.node, "; a node needs its own: let it join"));
+  }
+  node.labels.erase(kPoolLabel);
+  if (!key.pool.empty()) node.labels[kPoolLabel] = key.pool;
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 AgentSession::AgentSession(Fleet& fleet, Fleet::Admit admit, AgentLink& link)
     : Actor(fleet.pool_),
@@ -39,6 +54,14 @@ void AgentSession::NotifyChanged() {
   {
     absl::MutexLock lock(&mu_);
     look_again_ = true;
+  }
+  Poke();
+}
+
+void AgentSession::EndIfRevoked() {
+  {
+    absl::MutexLock lock(&mu_);
+    admit_again_ = true;
   }
   Poke();
 }
@@ -72,25 +95,30 @@ void AgentSession::ReadNext() {
 void AgentSession::Work() {
   if (finished_) return;
   std::optional<v1::AgentMessage> message;
-  bool look_again = false;
+  bool look_again = false, admit_again = false;
   std::optional<absl::Status> end;
   {
     absl::MutexLock lock(&mu_);
     end = end_;
     if (!end.has_value() && waiting_) return;
     message = message_;
-    look_again = look_again_;
-    look_again_ = false;
+    look_again = std::exchange(look_again_, false);
+    admit_again = std::exchange(admit_again_, false);
   }
   if (end.has_value()) return Finish(*end);
   if (!admitted_) {
-    const absl::Status admitted = admit_().status();
+    const absl::Status admitted = Admit();
     if (!admitted.ok()) return Finish(admitted);
     admitted_ = true;
     ReadNext();
   }
   absl::Status status;
-  if (message.has_value() && message->has_heartbeat() && registered()) {
+  if (admit_again) {
+    status = Admit();
+    absl::MutexLock lock(&mu_);
+    admit_again_ |= absl::IsUnavailable(status);
+  }
+  if (status.ok() && message.has_value() && message->has_heartbeat() && registered()) {
     status = KeepLease(message->heartbeat());
   }
   if (status.ok()) status = TakeAnswers();
@@ -158,13 +186,22 @@ absl::StatusOr<bool> AgentSession::Handle(const v1::AgentMessage& message) {
   }
 }
 
+absl::Status AgentSession::Admit() {
+  TY_ASSIGN_OR_RETURN(key_, admit_());
+  return absl::OkStatus();
+}
+
 absl::Status AgentSession::Register(const v1::Register& message) {
   if (registered()) return absl::InvalidArgumentError("register: sent twice in one stream");
   TY_ASSIGN_OR_RETURN(NodeRecord node, DecodeRegister(message));
+  if (key_.has_value()) TY_RETURN_IF_ERROR(BindToKey(*key_, node));
   // An older session of the same process must not renew the lease of this one either.
   node.incarnation = absl::StrCat(node.incarnation, "/", RandomHex(8));
   TY_ASSIGN_OR_RETURN(const NodeRecord registered,
                       fleet_.store_.RegisterNode(node, fleet_.options_.lease));
+  // Should the key have been revoked meanwhile: what revokes it first takes the lease back, which
+  // has just been given.
+  if (key_.has_value()) TY_RETURN_IF_ERROR(Admit());
   for (const RunningRank& rank : registered.running) {
     spdlog::info("nodes/{}: is heard of again; rank {} of job {} goes on", node.name, rank.id.rank,
                  rank.id.job_uid);

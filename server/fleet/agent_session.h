@@ -36,6 +36,7 @@ class AgentSession : public Actor {
 
   // From the fleet.
   void NotifyChanged();  // the desired set changed, perhaps
+  void EndIfRevoked();   // the key of the node was, perhaps
   // The agent is told at once, also while a call of the store is under way that may take long.
   void EndWith(const absl::Status& status);
   void ReadLog(const v1::RankKey& rank, int64_t offset, int64_t max_bytes,
@@ -48,6 +49,7 @@ class AgentSession : public Actor {
   // False: the message is not done, and is handled again by the next Work, which runs when the
   // store has answered. kUnavailable: to be tried again; any other error ends the session.
   absl::StatusOr<bool> Handle(const v1::AgentMessage& message);
+  absl::Status Admit();
   absl::Status Register(const v1::Register& message);
   // Called before earlier messages are handled: the lease waits for nothing else.
   absl::Status KeepLease(const v1::Heartbeat& heartbeat);
@@ -96,6 +98,7 @@ class AgentSession : public Actor {
 
   // Used by Work alone; what Register sets is read by Receive, too, which comes after it.
   bool admitted_ = false;
+  std::optional<NodeKey> key_;  // of the one node that this session may speak for
   bool finished_ = false;
   std::string node_;         // empty before Register
   AgentIdentity agent_{""};  // likewise
@@ -121,6 +124,7 @@ class AgentSession : public Actor {
       ABSL_GUARDED_BY(mu_);                    // the next one is asked for after it
   bool waiting_ ABSL_GUARDED_BY(mu_) = false;  // for the store to come back
   bool look_again_ ABSL_GUARDED_BY(mu_) = false;
+  bool admit_again_ ABSL_GUARDED_BY(mu_) = false;
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);
   // Of the heartbeat at hand; shared with the renewer.
   std::shared_ptr<Renewal> renewal_ ABSL_GUARDED_BY(mu_);

@@ -32,6 +32,12 @@ bool IsNodeName(absl::string_view name) {
   return true;
 }
 
+absl::Status CheckNodeName(const std::string& field, const std::string& name) {
+  if (IsNodeName(name)) return absl::OkStatus();
+  return FieldError(field, absl::StrCat("'", Readable(name), "'"),
+                    "[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?");
+}
+
 absl::StatusOr<SlotRecord> DecodeSlot(const v1::Slot& slot, int position) {
   const std::string field = absl::StrCat("register.slots[", position, "]");
   if (slot.index() < 0 || slot.index() >= kMostSlots) {
@@ -120,12 +126,15 @@ absl::StatusOr<int> AgreeOnProtocol(const v1::Register& message, ProtocolRange o
   return std::min(newest, ours.newest);
 }
 
+absl::StatusOr<JoinerIdentity> DecodeJoin(const v1::JoinRequest& request) {
+  TY_RETURN_IF_ERROR(CheckNodeName("node", request.node()));
+  TY_RETURN_IF_ERROR(CheckPrintable("node_secret", request.node_secret(), 128));
+  return JoinerIdentity{request.node(), UidOf(request.node_secret())};
+}
+
 absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message) {
   TY_RETURN_IF_ERROR(AgreeOnProtocol(message).status());
-  if (!IsNodeName(message.node())) {
-    return FieldError("register.node", absl::StrCat("'", Readable(message.node()), "'"),
-                      "[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?");
-  }
+  TY_RETURN_IF_ERROR(CheckNodeName("register.node", message.node()));
   TY_RETURN_IF_ERROR(CheckPrintable("register.incarnation", message.incarnation(), 64));
   if (!IsPrintable(message.address(), 253)) {
     return FieldError("register.address", absl::StrCat(message.address().size(), " bytes"),

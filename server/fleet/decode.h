@@ -25,6 +25,13 @@ absl::StatusOr<int> AgreeOnProtocol(const v1::Register& message, ProtocolRange o
 // no version of the protocol is spoken by both.
 absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message);
 
+// Of a JoinRequest with a token: who wants to join. kInvalidArgument names the field.
+struct JoinerIdentity {
+  std::string node;
+  std::string node_uid;
+};
+absl::StatusOr<JoinerIdentity> DecodeJoin(const v1::JoinRequest& request);
+
 // Usage in the order of slots. A driver may say anything: numbers that make no sense are 0.
 NodeReport DecodeReport(const v1::Heartbeat& heartbeat);
 

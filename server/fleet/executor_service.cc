@@ -1,33 +1,34 @@
 #include "server/fleet/executor_service.h"
 
 #include <grpcpp/grpcpp.h>
+#include <spdlog/spdlog.h>
 
 #include <deque>
 #include <optional>
 #include <utility>
 
 #include "absl/synchronization/mutex.h"
+#include "proto/tls/credentials.h"
 #include "server/fleet/agent_session.h"
+#include "server/fleet/decode.h"
 #include "server/rpc/bridge.h"
+#include "storage/base/status.h"
+#include "storage/call_limit.h"
 #include "trainyard/v1/executor_service.grpc.pb.h"
 
 namespace trainyard {
 namespace {
 
-constexpr size_t kMostPending = 4096;  // messages to an agent that does not read
+constexpr size_t kMostPending = 4096;         // messages to an agent that does not read
+constexpr char kJoins[] = "nodes that join";  // the line of such calls; no principal is called so
 
 // Lives from Connect to OnDone, which gRPC calls once Finish was called and all else is over.
 class ConnectStream : public grpc::ServerBidiReactor<v1::AgentMessage, v1::ServerMessage>,
                       public AgentLink {
  public:
-  ConnectStream(grpc::CallbackServerContext& context, Fleet& fleet, Authenticator& authenticator)
+  ConnectStream(grpc::CallbackServerContext& context, Fleet& fleet, Fleet::Admit admit)
       : context_(context) {
-    const std::string authorization = AuthorizationOf(context);
-    session_ = fleet.Make(
-        [&authenticator, authorization] {
-          return authenticator.Admit(authorization, Permission::kRunJobs);
-        },
-        *this);
+    session_ = fleet.Make(std::move(admit), *this);
   }
 
   // A copy: `this` may be gone once the session began.
@@ -92,28 +93,129 @@ class ConnectStream : public grpc::ServerBidiReactor<v1::AgentMessage, v1::Serve
   std::optional<grpc::Status> finish_ ABSL_GUARDED_BY(mu_);
 };
 
-class ExecutorService final
-    : public v1::ExecutorService::WithCallbackMethod_Connect<v1::ExecutorService::Service> {
+class ExecutorServiceBase : public v1::ExecutorService::CallbackService {
  public:
-  ExecutorService(Fleet& fleet, Authenticator& authenticator)
-      : fleet_(fleet), authenticator_(authenticator) {}
+  explicit ExecutorServiceBase(Fleet& fleet) : fleet_(fleet) {}
 
   grpc::ServerBidiReactor<v1::AgentMessage, v1::ServerMessage>* Connect(
       grpc::CallbackServerContext* context) override {
-    auto* stream = new ConnectStream(*context, fleet_, authenticator_);  // deletes itself in OnDone
+    auto* stream =
+        new ConnectStream(*context, fleet_, AdmitterOf(*context));  // deletes itself in OnDone
     fleet_.Begin(stream->session());
     return stream;
   }
 
+  grpc::ServerUnaryReactor* Join(grpc::CallbackServerContext* context, const v1::JoinRequest*,
+                                 v1::JoinResponse*) override {
+    context->DefaultReactor()->Finish(ToGrpc(
+        absl::FailedPreconditionError("nodes join through the server's port for agents alone "
+                                      "(--listen-agents)")));
+    return context->DefaultReactor();
+  }
+
+ protected:
+  // What is asked later must not refer to the context, which may be gone by then.
+  virtual Fleet::Admit AdmitterOf(const grpc::CallbackServerContext& context) = 0;
+
  private:
   Fleet& fleet_;
+};
+
+// Agents show a token, and may then register under any name.
+class ServiceByToken final : public ExecutorServiceBase {
+ public:
+  ServiceByToken(Fleet& fleet, Authenticator& authenticator)
+      : ExecutorServiceBase(fleet), authenticator_(authenticator) {}
+
+ private:
+  Fleet::Admit AdmitterOf(const grpc::CallbackServerContext& context) override {
+    return [this, shown = AuthorizationOf(context)]() -> absl::StatusOr<std::optional<NodeKey>> {
+      TY_RETURN_IF_ERROR(authenticator_.Admit(shown, Permission::kRunJobs).status());
+      return std::nullopt;
+    };
+  }
+
   Authenticator& authenticator_;
+};
+
+// Agents show the certificate that they got when they joined.
+class ServiceByCertificate final : public ExecutorServiceBase {
+ public:
+  ServiceByCertificate(Fleet& fleet, NodeAdmission& admission, CallQueue& calls)
+      : ExecutorServiceBase(fleet), admission_(admission), calls_(calls) {}
+
+  grpc::ServerUnaryReactor* Join(grpc::CallbackServerContext* context,
+                                 const v1::JoinRequest* request,
+                                 v1::JoinResponse* response) override {
+    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+    QueuedCall call{.bytes = static_cast<int64_t>(request->ByteSizeLong())};
+    call.run = [=, this] {
+      const CallLimit limit(kUserCallLimit);
+      reactor->Finish(ToGrpc(Join(*request, PeerCertificate(*context), *response)));
+    };
+    call.refuse = [reactor](const absl::Status& why) { reactor->Finish(ToGrpc(why)); };
+    // Those of strangers wait behind one another, not in front of users.
+    calls_.Post(kJoins, std::move(call));
+    return reactor;
+  }
+
+ private:
+  absl::Status Join(const v1::JoinRequest& request, const std::string& shown,
+                    v1::JoinResponse& response) {
+    NodeAdmission::Admitted admitted;
+    if (request.token().empty()) {
+      TY_ASSIGN_OR_RETURN(admitted, admission_.Renew(shown, request.signing_request()));
+    } else {
+      TY_ASSIGN_OR_RETURN(const JoinerIdentity joiner, DecodeJoin(request));
+      TY_ASSIGN_OR_RETURN(admitted, admission_.Join(request.token(), request.signing_request(),
+                                                    joiner.node, joiner.node_uid));
+      spdlog::info("nodes/{}: joined with join token {}", joiner.node, admitted.key.token_id);
+    }
+    response.set_certificate(admitted.certificate);
+    response.set_node(admitted.key.node);
+    response.set_node_uid(admitted.key.node_uid);
+    response.set_pool(admitted.key.pool);
+    return absl::OkStatus();
+  }
+
+  Fleet::Admit AdmitterOf(const grpc::CallbackServerContext& context) override {
+    return [this, shown = PeerCertificate(context)]() -> absl::StatusOr<std::optional<NodeKey>> {
+      return admission_.Recognize(shown);
+    };
+  }
+
+  NodeAdmission& admission_;
+  CallQueue& calls_;
+};
+
+// On the port for users of a server that has one for agents.
+class ServiceElsewhere final : public ExecutorServiceBase {
+ public:
+  using ExecutorServiceBase::ExecutorServiceBase;
+
+ private:
+  Fleet::Admit AdmitterOf(const grpc::CallbackServerContext&) override {
+    return []() -> absl::StatusOr<std::optional<NodeKey>> {
+      return absl::UnimplementedError(
+          "agents of this yard connect to the server's port for agents (--listen-agents), with the "
+          "certificate that they get when they join");
+    };
+  }
 };
 
 }  // namespace
 
 std::shared_ptr<grpc::Service> MakeExecutorService(Fleet& fleet, Authenticator& authenticator) {
-  return std::make_shared<ExecutorService>(fleet, authenticator);
+  return std::make_shared<ServiceByToken>(fleet, authenticator);
+}
+
+std::shared_ptr<grpc::Service> MakeExecutorService(Fleet& fleet, NodeAdmission& admission,
+                                                   CallQueue& calls) {
+  return std::make_shared<ServiceByCertificate>(fleet, admission, calls);
+}
+
+std::shared_ptr<grpc::Service> MakeExecutorServiceElsewhere(Fleet& fleet) {
+  return std::make_shared<ServiceElsewhere>(fleet);
 }
 
 }  // namespace trainyard

@@ -12,6 +12,7 @@ namespace trainyard {
 namespace {
 
 constexpr int kCommitters = 2;
+constexpr char kRevoked[] = "revoked:";
 
 std::vector<std::shared_ptr<EventCommitter>> MakeCommitters(TaskPool& pool, FleetStore& store,
                                                             const FeedListener& listener) {
@@ -23,6 +24,8 @@ std::vector<std::shared_ptr<EventCommitter>> MakeCommitters(TaskPool& pool, Flee
 }
 
 }  // namespace
+
+std::string RevokedTopic(const std::string& node) { return absl::StrCat(kRevoked, node); }
 
 Fleet::Fleet(FleetStore& store, Wakeups& wakeups, TaskPool& pool, Clock& clock,
              FleetOptions options, FeedListener listener)
@@ -36,19 +39,20 @@ Fleet::Fleet(FleetStore& store, Wakeups& wakeups, TaskPool& pool, Clock& clock,
       renewer_(std::make_shared<LeaseRenewer>(pool, store, options_.renewals_rest_per_node)) {
   subscription_ = wakeups_.Subscribe([this](const std::string& topic) {
     absl::string_view node = topic;
-    const bool of_one = absl::ConsumePrefix(&node, "node:");
-    if (!of_one && topic != "fleet") return;
-    std::vector<std::shared_ptr<AgentSession>> sessions;
-    {
-      absl::MutexLock lock(&mu_);
-      if (of_one) {
-        const auto found = by_node_.find(std::string(node));
-        if (found != by_node_.end()) sessions.push_back(found->second);
-      } else {
+    if (absl::ConsumePrefix(&node, "node:")) {
+      const std::shared_ptr<AgentSession> session = SessionOf(std::string(node));
+      if (session != nullptr) session->NotifyChanged();
+    } else if (absl::ConsumePrefix(&node, kRevoked)) {
+      const std::shared_ptr<AgentSession> session = SessionOf(std::string(node));
+      if (session != nullptr) session->EndIfRevoked();
+    } else if (topic == "fleet") {
+      std::vector<std::shared_ptr<AgentSession>> sessions;
+      {
+        absl::MutexLock lock(&mu_);
         for (const auto& [name, session] : by_node_) sessions.push_back(session);
       }
+      for (const auto& session : sessions) session->NotifyChanged();
     }
-    for (const auto& session : sessions) session->NotifyChanged();
   });
 }
 
@@ -106,14 +110,15 @@ void Fleet::Forget(const AgentSession& session, const std::string& node) {
   sessions_.erase(found);
 }
 
+std::shared_ptr<AgentSession> Fleet::SessionOf(const std::string& node) const {
+  absl::MutexLock lock(&mu_);
+  const auto found = by_node_.find(node);
+  return found == by_node_.end() ? nullptr : found->second;
+}
+
 void Fleet::ReadLog(const RankRecord& rank, int64_t offset, int64_t max_bytes,
                     const LogRequests::Done& done) {
-  std::shared_ptr<AgentSession> session;
-  {
-    absl::MutexLock lock(&mu_);
-    const auto found = by_node_.find(rank.node);
-    if (found != by_node_.end()) session = found->second;
-  }
+  const std::shared_ptr<AgentSession> session = SessionOf(rank.node);
   if (session == nullptr) {
     return done(absl::UnavailableError(
         absl::StrCat("nodes/", rank.node,

@@ -17,7 +17,7 @@
 #include "server/work/task_pool.h"
 #include "storage/base/clock.h"
 #include "storage/fleet_store.h"
-#include "storage/token_store.h"
+#include "storage/records/node_key.h"
 #include "storage/wakeups.h"
 
 namespace trainyard {
@@ -40,6 +40,9 @@ struct FleetOptions {
   absl::Duration log_timeout = absl::Seconds(10);  // for an agent to answer
 };
 
+// The wake-up that ends the session of a node whose key was just revoked.
+std::string RevokedTopic(const std::string& node);
+
 // The agents that are connected to this server. Thread-safe.
 class Fleet {
  public:
@@ -50,8 +53,9 @@ class Fleet {
         FeedListener listener = nullptr);
   ~Fleet();
 
-  // Checks the caller's credentials; may block.
-  using Admit = std::function<absl::StatusOr<Principal>()>;
+  // Checks the caller's credentials; may block. The key of the node as which alone the caller may
+  // register; nullopt: as any.
+  using Admit = std::function<absl::StatusOr<std::optional<NodeKey>>()>;
 
   // A session that does nothing yet; `link` must live until Finish was called on it.
   std::shared_ptr<AgentSession> Make(Admit admit, AgentLink& link);
@@ -79,6 +83,7 @@ class Fleet {
   // For sessions: `session` speaks for `node` from now on; the one before it is ended.
   void TakeOver(const std::string& node, const std::shared_ptr<AgentSession>& session);
   EventCommitter& CommitterOf(const std::string& job_uid) const;
+  std::shared_ptr<AgentSession> SessionOf(const std::string& node) const;
   void EndAll(const absl::Status& status);
   void Forget(const AgentSession& session, const std::string& node);
 

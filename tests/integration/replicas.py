@@ -154,7 +154,8 @@ class Replicas(Yard):
         self.store_links = [[self.links.make(store.port) for store in self.stores] for _ in range(servers)]
         ports = [free_port() for _ in range(servers)]
         self.addresses = [f"127.0.0.1:{port}" for port in ports]
-        self.agent_links = [[self.links.make(port) for port in ports] for _ in range(agents)]
+        for_agents = self._ports_for_agents(ports)
+        self.agent_links = [[self.links.make(port) for port in for_agents] for _ in range(agents)]
         self.servers = [self._server(i, port) for i, port in enumerate(ports)]
         self.state_dirs = [f"{self.dir}/agents/{i}" for i in range(agents)]
         self.agents = [self._agent(i) for i in range(agents)]
@@ -168,6 +169,10 @@ class Replicas(Yard):
         eventually(lambda: len(self.connected_nodes()) == agents, 60, "all agents to be registered")
 
     authority = None  # PEM, of a yard whose links are TLS
+
+    def _ports_for_agents(self, ports):
+        """Where each server takes agents, if not where it takes everybody."""
+        return ports
 
     def _meet(self):
         """What there is to do once the first server was started."""
@@ -195,8 +200,11 @@ class Replicas(Yard):
         os.chmod(state, 0o700)
         return self._part(f"agent-{i}", [
             str(BIN / "trainyard-agent"), "--server", ",".join(f"127.0.0.1:{link.port}" for link in self.agent_links[i]),
-            "--node", f"node-{i}", "--token-file", self.dir + "/tokens/agent", "--state-dir", str(state), "--cpu-slots", "1",
+            "--node", f"node-{i}", *self._credentials_of_agents(), "--state-dir", str(state), "--cpu-slots", "1",
             "--threads-per-slot", "1", "--standby", "1"])
+
+    def _credentials_of_agents(self):
+        return ["--token-file", self.dir + "/tokens/agent"]
 
     def _keep(self):
         while not self._ending.wait(0.1):

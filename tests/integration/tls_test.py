@@ -10,42 +10,9 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from replicas import BIN, MovingWatcher, Replicas  # noqa: E402
-from yard import eventually, gpt, resources_pb, text_file  # noqa: E402
-
-
-class SecuredReplicas(Replicas):
-    def __init__(self):
-        super().__init__(servers=2, agents=2)
-
-    @property
-    def key(self):
-        return self.dir + "/authority.key"
-
-    @property
-    def ca(self):
-        return self.dir + "/ca.pem"
-
-    def _server(self, i, port):
-        part = super()._server(i, port)
-        part._command += ["--authority-key", self.key]
-        return part
-
-    def _agent(self, i):
-        part = super()._agent(i)
-        part._command += ["--ca-file", self.ca]
-        return part
-
-    def _meet(self):
-        asked = eventually(lambda: self.program("trainyard-server", "authority", "--database", self.database(0)),
-                           60, "the first server to make an authority")
-        self.authority = asked.encode()
-        pathlib.Path(self.ca).write_text(asked)
-
-    def program(self, name, *arguments):
-        """What it prints; "" if it fails."""
-        done = self.run(*arguments, program=BIN / name)
-        return done.stdout if done.returncode == 0 else ""
+from replicas import MovingWatcher  # noqa: E402
+from secured import SecuredReplicas  # noqa: E402
+from yard import BIN, eventually, gpt, resources_pb, text_file  # noqa: E402
 
 
 def handshake(address, newest):

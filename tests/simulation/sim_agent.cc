@@ -42,11 +42,8 @@ void SimAgent::Connect(Fleet& fleet, SimVersion server) {
       links_.end());
   links_.push_back(std::make_unique<SimLink>(&fleet, server));
   link_ = links_.back().get();
-  link_->session = fleet.Make(
-      [] {
-        return absl::StatusOr<Principal>(Principal{"agent:sim", "agent"});
-      },
-      *link_);
+  link_->session =
+      fleet.Make([] { return absl::StatusOr<std::optional<NodeKey>>(std::nullopt); }, *link_);
   v1::AgentMessage message;
   v1::Register& registration = *message.mutable_register_();
   registration.set_node(name_);

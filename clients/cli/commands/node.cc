@@ -116,6 +116,10 @@ std::string RenderNode(const Terminal& terminal, const v1::Node& raw) {
                    {"agent", node.agent_version()},
                    {"lease ends", FormatWhen(TimeOf(node.lease_end_time()))}};
   if (!node.cordon_reason().empty()) fields.emplace_back("takes no work", node.cordon_reason());
+  std::vector<std::string> labels;
+  for (const auto& [key, value] : node.labels()) labels.push_back(absl::StrCat(key, "=", value));
+  std::sort(labels.begin(), labels.end());
+  if (!labels.empty()) fields.emplace_back("labels", absl::StrJoin(labels, ", "));
   AddReport(node.report(), fields);
   AddArithmetic(node, fields);
   for (const v1::NodeFailure& failure : node.failures()) {
@@ -162,6 +166,20 @@ absl::StatusOr<int> ListNodes(Session& session) {
   return kExitOk;
 }
 
+absl::StatusOr<int> Revoke(Session& session, const std::string& node) {
+  TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
+  v1::RevokeNodeRequest request;
+  request.set_name(FullName(node));
+  TY_ASSIGN_OR_RETURN(const v1::RevokeNodeResponse revoked, client->RevokeNode(request));
+  if (session.WriteForPrograms(revoked)) return kExitOk;
+  session.out().Write(absl::StrCat(
+      LastSegment(revoked.name()), ", which joined ", FormatWhen(TimeOf(revoked.join_time())),
+      ", was revoked ", FormatWhen(TimeOf(revoked.revoke_time())),
+      "; jobs that ran there go on elsewhere once its lease is over. If you know that no process ",
+      "of theirs lives there, 'trainyard node confirm-empty' frees its slots.\n"));
+  return kExitOk;
+}
+
 template <typename Request>
 absl::StatusOr<int> Call(Session& session, const std::string& name,
                          absl::StatusOr<v1::Node> (Client::*method)(const Request&)) {
@@ -187,8 +205,8 @@ void AddCall(CLI::App& parent, Session& session, const std::string& name, const 
 }  // namespace
 
 void AddNode(CLI::App& root, Session& session) {
-  CLI::App* command =
-      root.add_subcommand("node", "Executor nodes: list, get, drain, undrain, confirm-empty");
+  CLI::App* command = root.add_subcommand(
+      "node", "Executor nodes: list, get, drain, undrain, confirm-empty, revoke");
   command->require_subcommand(1);
   CLI::App* list = command->add_subcommand("list", "List nodes");
   session.SetBody(list, [&session] { return ListNodes(session); });
@@ -200,6 +218,11 @@ void AddNode(CLI::App& root, Session& session) {
   AddCall(*command, session, "confirm-empty",
           "Say, after looking at the machine, that no process of its lost ranks lives any more",
           &Client::ConfirmNodeEmpty);
+  CLI::App* revoke = command->add_subcommand(
+      "revoke", "Turn it away for good, at once: its certificate lets it in no more");
+  auto node = std::make_shared<std::string>();
+  revoke->add_option("NODE", *node, "Name of the node")->required();
+  session.SetBody(revoke, [&session, node] { return Revoke(session, *node); });
 }
 
 }  // namespace trainyard::cli

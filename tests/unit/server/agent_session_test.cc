@@ -245,7 +245,7 @@ class AgentSessionTest : public ::testing::Test {
   Fleet fleet_;
   Recorder link_;
   std::shared_ptr<AgentSession> session_ =
-      fleet_.Make([] { return absl::StatusOr<Principal>(Principal()); }, link_);
+      fleet_.Make([] { return absl::StatusOr<std::optional<NodeKey>>(std::nullopt); }, link_);
 };
 
 TEST_F(AgentSessionTest, AHeartbeatTellsWhatGpusDo) {
@@ -407,7 +407,8 @@ TEST_F(AgentSessionTest, SpecThatCannotBeReadEndsItsRankAndNobodyElse) {
 TEST_F(AgentSessionTest, SessionsRenewTheirLeasesTogether) {
   HearHeartbeat();
   Recorder other_link;
-  const auto other = fleet_.Make([] { return absl::StatusOr<Principal>(Principal()); }, other_link);
+  const auto other =
+      fleet_.Make([] { return absl::StatusOr<std::optional<NodeKey>>(std::nullopt); }, other_link);
   fleet_.Begin(other);
   v1::AgentMessage message;
   message.mutable_register_()->set_node("n2");

@@ -54,8 +54,9 @@ TEST_F(AuthTest, RolesDecideWhatIsAllowed) {
   const std::string admin = std::string("bearer ") + kToken;
   EXPECT_EQ(Code(admin, Permission::kRunJobs), absl::StatusCode::kPermissionDenied);
   EXPECT_EQ(Code("Bearer agents", Permission::kRunJobs), absl::StatusCode::kOk);
-  for (Permission permission : {Permission::kReadJobs, Permission::kWriteJobs,
-                                Permission::kReadNodes, Permission::kWriteNodes}) {
+  for (Permission permission :
+       {Permission::kReadJobs, Permission::kWriteJobs, Permission::kReadNodes,
+        Permission::kWriteNodes, Permission::kAdmitNodes}) {
     EXPECT_EQ(Code(admin, permission), absl::StatusCode::kOk);
     EXPECT_EQ(Code("Bearer agents", permission), absl::StatusCode::kPermissionDenied);
   }

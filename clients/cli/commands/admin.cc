@@ -1,0 +1,126 @@
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "clients/cli/commands.h"
+#include "clients/cli/format.h"
+#include "clients/cli/option_checks.h"
+#include "clients/cli/shown.h"
+#include "clients/cli/table.h"
+#include "storage/base/file.h"
+#include "storage/base/status.h"
+
+namespace trainyard::cli {
+namespace {
+
+struct JoinTokenFlags {
+  std::string pool;
+  double valid_for = 3600;  // seconds
+  int most_joins = 1;
+  std::optional<std::string> path;
+};
+
+std::string Nodes(int count) { return absl::StrCat(count, count == 1 ? " node" : " nodes"); }
+
+absl::StatusOr<int> MakeToken(Session& session, const JoinTokenFlags& flags) {
+  TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
+  v1::CreateJoinTokenRequest request;
+  request.set_pool(flags.pool);
+  request.mutable_valid_for()->set_seconds(static_cast<int64_t>(flags.valid_for));
+  request.set_most_joins(flags.most_joins);
+  TY_ASSIGN_OR_RETURN(const v1::JoinToken made, client->CreateJoinToken(request));
+  if (flags.path.has_value()) {
+    TY_RETURN_IF_ERROR(WriteFileAtomically(*flags.path, made.file(), 0600));
+    if (session.WriteForPrograms(made)) return kExitOk;
+  } else if (session.wants_messages()) {
+    session.WriteForPrograms(made);
+    return kExitOk;
+  } else {
+    session.out().Write(made.file());
+  }
+  session.err().Write(absl::StrCat(
+      LastSegment(made.name()), ": lets ", Nodes(made.most_joins()), " join, until ",
+      FormatWhen(TimeOf(made.expire_time())), "; the yard's authority is ",
+      made.authority_fingerprint().substr(0, 16), "…\n", "on each machine: trainyard-agent ",
+      "--join-token ", flags.path.value_or("FILE"), " --server HOST:PORT, the port for agents\n"));
+  return kExitOk;
+}
+
+std::string StateOf(const v1::JoinToken& token) {
+  if (token.has_revoke_time()) return "revoked";
+  if (TimeOf(token.expire_time()) <= absl::Now()) return "ended";
+  return token.joins() >= token.most_joins() ? "used up" : "valid";
+}
+
+absl::StatusOr<int> ListTokens(Session& session) {
+  TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
+  TY_ASSIGN_OR_RETURN(const v1::ListJoinTokensResponse answer,
+                      client->ListJoinTokens(v1::ListJoinTokensRequest()));
+  const std::vector<v1::JoinToken> tokens(answer.join_tokens().begin(), answer.join_tokens().end());
+  if (session.WriteForPrograms(tokens)) return kExitOk;
+  if (tokens.empty()) {
+    session.err().Write("no join tokens; `trainyard admin join-token` makes one\n");
+    return kExitOk;
+  }
+  Table table({"JOIN TOKEN", "STATE", "POOL", "JOINS", "ENDS", "MADE BY"});
+  for (const v1::JoinToken& raw : tokens) {
+    const v1::JoinToken token = Shown(raw);
+    table.Add({LastSegment(token.name()), StateOf(token), token.pool().empty() ? "-" : token.pool(),
+               absl::StrCat(token.joins(), " of ", token.most_joins()),
+               FormatWhen(TimeOf(token.expire_time())), token.creator()});
+  }
+  session.out().Write(table.Render(session.terminal()));
+  return kExitOk;
+}
+
+absl::StatusOr<int> RevokeToken(Session& session, const std::string& id) {
+  TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
+  v1::RevokeJoinTokenRequest request;
+  request.set_name(absl::StartsWith(id, "joinTokens/") ? id : absl::StrCat("joinTokens/", id));
+  TY_ASSIGN_OR_RETURN(const v1::JoinToken revoked, client->RevokeJoinToken(request));
+  if (session.WriteForPrograms(revoked)) return kExitOk;
+  session.out().Write(absl::StrCat(LastSegment(revoked.name()), " lets nobody join any more; ",
+                                   Nodes(revoked.joins()), " joined with it and stay\n"));
+  return kExitOk;
+}
+
+void AddJoinToken(CLI::App& admin, Session& session) {
+  CLI::App* command = admin.add_subcommand(
+      "join-token", "Make a file by which machines join the yard as nodes; list, revoke");
+  auto flags = std::make_shared<JoinTokenFlags>();  // lives as long as the command's body
+  command->add_option("--pool", flags->pool,
+                      "Pool that the nodes belong to, as their label 'pool'");
+  command->add_option("--for", flags->valid_for, "How long it is valid, such as 30m or 7d")
+      ->transform(Seconds())
+      ->default_str("1h");
+  command->add_option("--joins", flags->most_joins, "How many nodes may join with it")
+      ->capture_default_str()
+      ->check(AtLeast(1));
+  command->add_option("--to", flags->path,
+                      "File to write, for its owner alone to read; default: standard output");
+  CLI::App* list = command->add_subcommand("list", "List join tokens; none is shown itself");
+  session.SetBody(list, [&session] { return ListTokens(session); });
+  CLI::App* revoke =
+      command->add_subcommand("revoke", "Let nobody join with it any more; nodes that have, stay");
+  auto id = std::make_shared<std::string>();
+  revoke->add_option("ID", *id, "The join token, as `list` names it")->required();
+  session.SetBody(revoke, [&session, id] { return RevokeToken(session, *id); });
+  command->require_subcommand(0, 1);
+  session.SetBody(command, [&session, command, flags] {
+    return command->get_subcommands().empty() ? MakeToken(session, *flags)
+                                              : absl::StatusOr<int>(session.exit_code());
+  });
+}
+
+}  // namespace
+
+void AddAdmin(CLI::App& root, Session& session) {
+  CLI::App* command = root.add_subcommand("admin", "What operators do: join-token");
+  command->require_subcommand(1);
+  AddJoinToken(*command, session);
+}
+
+}  // namespace trainyard::cli
