@@ -158,6 +158,10 @@ class FleetStore {
   virtual absl::StatusOr<std::vector<NodeRecord>> ListNodes() = 0;
   virtual absl::StatusOr<NodeRecord> SetDraining(const std::string& node, bool draining) = 0;
 
+  // The agent leaves: nothing is placed on its node any more until it registers again, and what
+  // runs there should be gone after `grace`. kAborted: the lease of its session is over.
+  virtual absl::Status SetLeaving(const AgentIdentity& agent, absl::Duration grace) = 0;
+
   // Node and slots of an attempt's rank; attempt 0 means the newest. kNotFound says what is
   // missing.
   virtual absl::StatusOr<RankRecord> FindRank(const std::string& job_uid, int64_t attempt,

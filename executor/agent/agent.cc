@@ -8,7 +8,6 @@
 #include <sys/eventfd.h>
 #include <sys/inotify.h>
 #include <sys/prctl.h>
-#include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -33,7 +32,6 @@ constexpr absl::Duration kCleaning = absl::Minutes(1);
 constexpr absl::Duration kReapPause = absl::Milliseconds(5);
 constexpr absl::Duration kResendAfter = absl::Seconds(15);
 constexpr absl::Duration kSilence = absl::Seconds(5);
-constexpr absl::Duration kLastWords = absl::Seconds(2);
 constexpr int64_t kMostLogBytes = int64_t{1} << 20;  // of an answer
 constexpr int64_t kLogFileBytes = int64_t{4} << 20;  // two files per rank
 constexpr absl::Duration kBetweenLeftStates = absl::Seconds(5);
@@ -201,31 +199,6 @@ absl::Duration Agent::Wait(int signal_fd) {
   return clock_.SinceBoot();
 }
 
-void Agent::ReadSignal(int signal_fd) {
-  signalfd_siginfo info{};
-  if (read(signal_fd, &info, sizeof(info)) != sizeof(info)) return;
-  const bool kill = info.ssi_signo == SIGINT || options_.kill_workers_on_exit;
-  spdlog::info("leaving; workers {}", kill ? "are killed" : "go on");
-  if (kill && leaving_ != Leaving::kKillWorkers) KillEverything();
-  leaving_ = kill ? Leaving::kKillWorkers : Leaving::kLeaveWorkers;
-}
-
-void Agent::KillEverything() {
-  for (auto& [name, rank] : ranks_) rank->Fence();
-  warm_->KillAll();
-  leave_deadline_ = clock_.SinceBoot() + kLastWords;
-}
-
-bool Agent::ReadyToLeave(absl::Duration now) {
-  if (leaving_ == Leaving::kLeaveWorkers) return true;
-  bool delivered = true;
-  for (const auto& [name, rank] : ranks_) {
-    if (rank->HasProcess()) return false;
-    delivered = delivered && (rank->retired() || rank->spool().done());
-  }
-  return delivered || !up_ || now >= leave_deadline_;
-}
-
 void Agent::HandleInbox() {
   for (LinkEvent& event : inbox_.TakeAll()) {
     switch (event.kind) {
@@ -242,6 +215,7 @@ void Agent::HandleInbox() {
         RenewLeases();
         for (auto& [name, rank] : ranks_) rank->spool().Rewind();
         next_heartbeat_ = clock_.SinceBoot() + lease_.heartbeat_interval();
+        if (leaving_ == Leaving::kGiveWorkAway) TellLeave(clock_.SinceBoot());
         break;
       case LinkEvent::kMessage:
         HandleMessage(event.message);
@@ -273,6 +247,7 @@ void Agent::HandleMessage(const v1::ServerMessage& message) {
       break;
     case v1::ServerMessage::kLease:
       lease_.Acknowledge(message.lease().heartbeat_id());
+      if (leave_beat_ > 0 && message.lease().heartbeat_id() >= leave_beat_) leave_known_ = true;
       RenewLeases();
       break;
     case v1::ServerMessage::kAck:

@@ -38,6 +38,9 @@ struct AgentOptions {
   v1::Register hello;          // node, slots, address, labels, version
   std::shared_ptr<Nvml> nvml;  // null: no GPUs
   bool kill_workers_on_exit = false;  // also on SIGTERM; SIGINT always kills them
+  // On SIGTERM: how long what runs here gets to write a checkpoint or to go on elsewhere; then it
+  // is killed. Zero: it is left running for the next agent of this state directory.
+  absl::Duration leave_grace = absl::ZeroDuration();
 };
 
 class Agent {
@@ -46,8 +49,9 @@ class Agent {
   ~Agent();
 
   // Runs until a signal is read from `signal_fd` (a signalfd of SIGTERM and SIGINT): SIGTERM leaves
-  // the workers running for the next agent of this state directory (unless kill_workers_on_exit),
-  // SIGINT kills them all first. Fails at once when another agent uses the state directory.
+  // the workers running for the next agent of this state directory (unless kill_workers_on_exit or
+  // leave_grace say otherwise), SIGINT and a second SIGTERM kill them all first. Fails at once when
+  // another agent uses the state directory.
   absl::Status Run(int signal_fd);
 
  private:
@@ -114,6 +118,8 @@ class Agent {
   void ForgetOldRanks();
   bool ForgetRank(const std::string& name);  // deletes its directory, too; true: all of it is gone
   bool ReadyToLeave(absl::Duration now);
+  void GiveWorkAway();
+  void TellLeave(absl::Duration now);
   void KillEverything();
   const v1::Assignment* FindDesired(const std::string& name) const;
   bool AwaitsFirstStep(absl::Duration now) const;
@@ -153,8 +159,11 @@ class Agent {
   absl::Duration next_cleaning_ = absl::ZeroDuration();
   absl::Duration next_driver_wait_ = absl::ZeroDuration();
   absl::Duration last_progress_ = absl::ZeroDuration();  // events were sent or acknowledged
-  enum class Leaving { kNo, kLeaveWorkers, kKillWorkers } leaving_ = Leaving::kNo;
+  enum class Leaving { kNo, kLeaveWorkers, kGiveWorkAway, kKillWorkers } leaving_ = Leaving::kNo;
   absl::Duration leave_deadline_ = absl::InfiniteDuration();
+  // The heartbeat after the server was told that this node leaves; 0: it was not told yet.
+  int64_t leave_beat_ = 0;
+  bool leave_known_ = false;    // it was acknowledged, so nothing more is placed here
   std::unique_ptr<Link> link_;  // last: its thread uses the inbox
 };
 

@@ -87,7 +87,8 @@ void Agent::FinishRanks(absl::Duration now) {
 
 void Agent::ReconcileRanks(absl::Duration now) {
   reconcile_due_ = false;
-  if (!has_desired_ || leaving_ != Leaving::kNo) return;
+  const bool ends = leaving_ == Leaving::kLeaveWorkers || leaving_ == Leaving::kKillWorkers;
+  if (!has_desired_ || ends) return;
   std::vector<PresentRank> present;
   for (const auto& [name, rank] : ranks_) present.push_back(rank->Describe(now));
   const bool may_start = up_ && desired_is_fresh_ && lease_.HoldsAt(now) && now >= next_start_;

@@ -24,6 +24,8 @@ class Lease {
   // A heartbeat is about to be sent; returns its id.
   int64_t Beat(absl::Duration now);
 
+  int64_t last_beat() const { return next_id_ - 1; }  // the id of the newest one
+
   // The server renewed the lease for the heartbeat `id`. Unknown ids change nothing.
   void Acknowledge(int64_t id);
 

@@ -66,6 +66,7 @@ struct Flags {
   std::string address = "127.0.0.1";
   int rank_port = 0;
   std::vector<std::string> labels;
+  int leave_grace_s = 0;
   bool print_slots = false;
 };
 
@@ -131,10 +132,18 @@ void Declare(CLI::App& app, Flags& flags) {
   app.add_option("--worker", flags.agent.worker, "the worker program")->capture_default_str();
   app.add_flag("--kill-workers-on-exit", flags.agent.kill_workers_on_exit,
                "SIGTERM kills the workers, as SIGINT always does");
+  app.add_option(
+         "--leave-grace", flags.leave_grace_s,
+         "seconds that SIGTERM gives to what runs here: nothing new is placed on this node, "
+         "jobs write a checkpoint or go on elsewhere, and what then still runs is killed; "
+         "0: workers go on for the next agent")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 86400));
   app.add_flag("--print-slots", flags.print_slots, "print what would be offered, and leave");
   app.footer(
       "SIGTERM: leave; the workers go on for the next agent of this state directory, until their "
-      "leases end.\nSIGINT: kill all workers, then leave.\n"
+      "leases end; with --leave-grace they are given away first.\nSIGINT: kill all workers, then "
+      "leave.\n"
       "Exit codes: 0 asked to leave, 64 wrong command line, 70 could not run.");
 }
 
@@ -174,6 +183,7 @@ absl::StatusOr<bool> GoesByCertificate(const AgentOptions& options) {
 
 absl::StatusOr<AgentOptions> MakeOptions(const Flags& flags) {
   AgentOptions options = flags.agent;
+  options.leave_grace = absl::Seconds(flags.leave_grace_s);
   std::error_code error;  // without it an empty path throws
   options.worker = std::filesystem::absolute(options.worker, error).string();
   options.state_dir =

@@ -254,6 +254,9 @@ v1::Node ToProto(const NodeRecord& node, const SchedulerSnapshot& snapshot) {
                   : proto.cordon_reason().empty() ? v1::Node::READY
                                                   : v1::Node::CORDONED);
   proto.set_draining(node.draining);
+  if (node.leave_time != absl::InfiniteFuture()) {
+    SetTimestamp(node.leave_time, *proto.mutable_leave_time());
+  }
   for (const SlotRecord& record : node.slots) {
     v1::Slot& slot = *proto.add_slots();
     slot.set_index(record.index);

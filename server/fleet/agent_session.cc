@@ -14,6 +14,8 @@
 namespace trainyard {
 namespace {
 
+constexpr absl::Duration kLongestGrace = absl::Hours(24);
+
 // kPermissionDenied: the registration is of another node than the one that joined with `key`.
 absl::Status BindToKey(const NodeKey& key, NodeRecord& node) {
   if (node.name != key.node || node.uid != key.node_uid) {
@@ -181,6 +183,9 @@ absl::StatusOr<bool> AgentSession::Handle(const v1::AgentMessage& message) {
     case v1::AgentMessage::kLog:
       DeliverLog(message.log());
       return true;
+    case v1::AgentMessage::kLeaving:
+      TY_RETURN_IF_ERROR(TakeLeave(message.leaving()));
+      return true;
     default:
       return true;  // of a newer agent: it must do without
   }
@@ -232,6 +237,18 @@ absl::Status AgentSession::Register(const v1::Register& message) {
   fleet_.wakeups_.Wake("queue");
   NotifyChanged();  // sends the first set, and goes on trying should the store be away by now
   return absl::OkStatus();
+}
+
+absl::Status AgentSession::TakeLeave(const v1::Leaving& message) {
+  const absl::Duration grace =
+      std::clamp(absl::Milliseconds(message.grace_ms()), absl::ZeroDuration(), kLongestGrace);
+  TY_RETURN_IF_ERROR(fleet_.store_.SetLeaving(agent_, grace));
+  spdlog::info("nodes/{}: leaves within {}", node_, absl::FormatDuration(grace));
+  fleet_.wakeups_.Wake("queue");
+  // Before the next heartbeat is acknowledged: nothing is placed here after what this set has.
+  compared_.reset();
+  TY_ASSIGN_OR_RETURN(const NodeRanks ranks, fleet_.store_.ReadRanks(node_));
+  return SendDesired(ranks);
 }
 
 absl::Status AgentSession::SendDesired(const NodeRanks& ranks_of_node) {

@@ -80,6 +80,7 @@ class AgentSession : public Actor {
   // nothing else: it fails, and `fenced` tells the agent to kill it and to forget the rest.
   absl::StatusOr<AppendResult> EndRank(const RankEvents& report, const absl::Status& why);
   void DeliverLog(const v1::LogChunk& chunk);
+  absl::Status TakeLeave(const v1::Leaving& message);
   // Sends the desired set if it is not what the agent has; `ranks`: as they were just read.
   absl::Status SendDesired(const NodeRanks& ranks);
   // Wakes whoever has to look again: the feeds of `jobs` go on, slots are free, or the desired sets

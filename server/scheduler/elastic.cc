@@ -76,26 +76,20 @@ bool IsElastic(const JobRecord& job, const AttemptRecord& attempt) {
 }
 
 std::optional<Resize> StayElsewhere(const JobRecord& job, const AttemptRecord& attempt,
-                                    const std::set<std::string>& nodes,
-                                    const PlannerOptions& options) {
+                                    const GivenAway& given) {
   if (job.state != JobState::kRunning || AnyOver(attempt)) return std::nullopt;
   if (attempt.layout != job.layout) return std::nullopt;  // which its other slots may not hold
   std::vector<Placement::Rank> left = SlotsOf(attempt);
-  std::string away;
-  std::erase_if(left, [&](const Placement::Rank& rank) {
-    if (nodes.count(rank.node) == 0) return false;
-    away = rank.node;
-    return true;
-  });
+  std::erase_if(left,
+                [&](const Placement::Rank& rank) { return given.nodes.count(rank.node) > 0; });
   Arrange(job, left);
-  if (away.empty() || static_cast<int>(left.size()) < LeastOf(job)) return std::nullopt;
-  Reason reason{reason::kResizing,
-                absl::StrCat(Change(attempt, left.size()), "nodes/", away, " is drained")};
+  if (static_cast<int>(left.size()) < LeastOf(job)) return std::nullopt;
+  Reason reason{reason::kResizing, absl::StrCat(Change(attempt, left.size()), given.why)};
   return Resize{.job_uid = job.uid,
                 .job_version = job.version,
                 .ranks = std::move(left),
                 .reason = std::move(reason),
-                .grace = options.drain_grace};
+                .grace = given.grace};
 }
 
 Elastic::Elastic(const Cluster& cluster, const PlannerOptions& options, SlotTable& slots,

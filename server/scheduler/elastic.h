@@ -33,11 +33,16 @@ bool IsElastic(const JobRecord& job, const AttemptRecord& attempt);
 absl::Time MayGrowFrom(const JobRecord& job, const AttemptRecord& attempt, absl::Time now,
                        const PlannerOptions& options);
 
-// The gang of a RUNNING job without its ranks on these nodes; nothing: none would leave, or too few
-// would stay.
+// Ranks of a job are on nodes that give their work away.
+struct GivenAway {
+  std::set<std::string> nodes;  // all that do
+  std::string why;              // "nodes/a is drained"
+  absl::Duration grace;         // for what the ranks have to save
+};
+
+// The gang of a RUNNING job without these ranks of its; nothing: too few would stay.
 std::optional<Resize> StayElsewhere(const JobRecord& job, const AttemptRecord& attempt,
-                                    const std::set<std::string>& nodes,
-                                    const PlannerOptions& options);
+                                    const GivenAway& given);
 
 class Elastic {
  public:

@@ -163,12 +163,33 @@ void LookForLostNodes(const Cluster& cluster, const PlannerOptions& options, Pas
   }
 }
 
+// What becomes of a job with ranks on nodes that give their work away; nullopt: it has none.
+std::optional<GivenAway> FindGivenAway(absl::Time now, const AttemptRecord& attempt,
+                                       const std::map<std::string, absl::Time>& giving_away,
+                                       const PlannerOptions& options) {
+  GivenAway given{.grace = options.drain_grace};
+  for (const auto& [node, until] : giving_away) given.nodes.insert(node);
+  for (const RankRecord& rank : attempt.ranks) {
+    const auto node = giving_away.find(rank.node);
+    if (node == giving_away.end() || IsOver(rank.state)) continue;
+    const bool leaves = node->second != absl::InfiniteFuture();
+    if (given.why.empty() || leaves) {
+      given.why = absl::StrCat("nodes/", rank.node, leaves ? " leaves" : " is drained");
+    }
+    if (leaves) {
+      given.grace = std::min(given.grace, std::max(node->second - now, absl::ZeroDuration()));
+    }
+  }
+  if (given.why.empty()) return std::nullopt;
+  return given;
+}
+
 void LookAtRunning(const Cluster& cluster, const PlannerOptions& options, Pass& pass) {
-  std::set<std::string> draining;
-  std::map<std::string, std::string> cordoned;  // by name: why
+  std::map<std::string, absl::Time> giving_away;  // by name: until when
+  std::map<std::string, std::string> cordoned;    // by name: why
   std::map<std::string, absl::Time> newest_loss;
   for (const NodeRecord* node : cluster.nodes) {
-    if (node->draining) draining.insert(node->name);
+    if (GivesWorkAway(*node)) giving_away[node->name] = node->leave_time;
     if (const std::string why = CordonReason(*node); !why.empty()) cordoned[node->name] = why;
     for (const LostRank& rank : node->lost_ranks) {
       absl::Time& newest = newest_loss.try_emplace(rank.id.job_uid, rank.time).first->second;
@@ -188,16 +209,14 @@ void LookAtRunning(const Cluster& cluster, const PlannerOptions& options, Pass& 
       LookAtCancelling(cluster, job, *attempt, newest_loss, options, pass);
     }
     if (job.state != JobState::kStarting && job.state != JobState::kRunning) continue;
-    if (attempt == nullptr || (draining.empty() && cordoned.empty())) continue;
-    const std::vector<RankRecord>& ranks = attempt->ranks;
-    const auto on_draining = std::find_if(ranks.begin(), ranks.end(), [&](const RankRecord& rank) {
-      return !IsOver(rank.state) && draining.count(rank.node) > 0;
-    });
-    if (on_draining == ranks.end()) {
-      LeaveCordoned(job, ranks, cordoned, pass);
+    if (attempt == nullptr || (giving_away.empty() && cordoned.empty())) continue;
+    const std::optional<GivenAway> given =
+        FindGivenAway(cluster.now, *attempt, giving_away, options);
+    if (!given.has_value()) {
+      LeaveCordoned(job, attempt->ranks, cordoned, pass);
       continue;
     }
-    if (std::optional<Resize> stay = StayElsewhere(job, *attempt, draining, options)) {
+    if (std::optional<Resize> stay = StayElsewhere(job, *attempt, *given)) {
       pass.decisions.resizes.push_back(*std::move(stay));
       continue;
     }
@@ -206,9 +225,8 @@ void LookAtRunning(const Cluster& cluster, const PlannerOptions& options, Pass& 
          .job_version = job.version,
          .cause = SuspendCause::kDrained,
          .reason = {reason::kNodeDrained,
-                    absl::StrCat("nodes/", on_draining->node,
-                                 " is drained: writes a checkpoint, then back to the queue")},
-         .grace = options.drain_grace});
+                    absl::StrCat(given->why, ": writes a checkpoint, then back to the queue")},
+         .grace = given->grace});
   }
 }
 

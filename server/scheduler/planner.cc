@@ -27,7 +27,7 @@ bool Compete(const SlotDemand& a, const SlotDemand& b) {
 std::string DescribeNoFit(const SlotTable& slots, const SlotDemand& demand,
                           const SchedulerSnapshot& snapshot) {
   std::string aside;
-  if (slots.draining() > 0) absl::StrAppend(&aside, "; ", slots.draining(), " draining");
+  if (slots.draining() > 0) absl::StrAppend(&aside, "; ", slots.draining(), " draining or leaving");
   if (slots.away() > 0) absl::StrAppend(&aside, "; ", slots.away(), " away");
   for (const NodeRecord& node : snapshot.nodes) {
     const std::string why = node.reachable ? CordonReason(node) : "";

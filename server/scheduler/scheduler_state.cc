@@ -250,9 +250,9 @@ const SlotTable& SchedulerState::Slots(const std::vector<const NodeRecord*>& nod
   return *slots_;
 }
 
-// What a pass has to look at. All running jobs only if a node is draining or cordoned, or if one of
-// them may show that the loss of its node has to be paid for (MayBeCharged); else those that start
-// or end.
+// What a pass has to look at. All running jobs only if a node gives its work away or is cordoned,
+// or if one of them may show that the loss of its node has to be paid for (MayBeCharged); else
+// those that start or end.
 Cluster SchedulerState::ToLookAt() const {
   Cluster cluster;
   cluster.now = now();
@@ -260,7 +260,7 @@ Cluster SchedulerState::ToLookAt() const {
   for (const auto& [name, node] : fold_.nodes()) cluster.nodes.push_back(&node);
   const bool all =
       std::any_of(cluster.nodes.begin(), cluster.nodes.end(), [](const NodeRecord* node) {
-        return node->draining || !CordonReason(*node).empty() || MayBeCharged(*node);
+        return GivesWorkAway(*node) || !CordonReason(*node).empty() || MayBeCharged(*node);
       });
   const auto look_at = [&cluster](const SchedulerFold::Holder& holder) {
     cluster.running.push_back({holder.job.get(), &holder.attempt});

@@ -99,7 +99,8 @@ class SlotTable {
   // of them to a job behind could delay it.
   void Keep(const SlotDemand& demand);
 
-  // Nodes that take work now: reachable, within their lease, neither draining nor cordoned.
+  // Nodes that take work now: reachable, within their lease, neither draining, leaving nor
+  // cordoned.
   int nodes() const { return static_cast<int>(nodes_.size()); }
   int draining() const { return draining_; }
   int away() const { return away_; }

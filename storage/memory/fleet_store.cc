@@ -150,6 +150,7 @@ absl::StatusOr<NodeRecord> MemoryStores::RegisterNode(const NodeRecord& node,
   made.lease_end = ToMicroseconds(Now() + lease);
   made.create_time = Now();
   made.draining = false;
+  made.leave_time = absl::InfiniteFuture();
   made.report = {};
   made.failures.clear();
   made.found.clear();
@@ -388,6 +389,15 @@ absl::StatusOr<std::vector<NodeRecord>> MemoryStores::ListNodes() {
   std::vector<NodeRecord> nodes;
   for (const auto& [name, node] : nodes_) nodes.push_back(node);
   return nodes;
+}
+
+absl::Status MemoryStores::SetLeaving(const AgentIdentity& agent, absl::Duration grace) {
+  TY_RETURN_IF_ERROR(Available());
+  absl::MutexLock lock(&mu_);
+  if (agent.session.empty() || !InSession(agent)) return LeaseIsOver(agent.node, agent.session);
+  nodes_[agent.node].leave_time = ToMicroseconds(Now() + grace);
+  node_changed_[agent.node] = ++writes_;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<NodeRecord> MemoryStores::SetDraining(const std::string& node, bool draining) {

@@ -410,6 +410,14 @@ absl::StatusOr<std::vector<NodeRecord>> PostgresFleetStore::ListNodes() {
   });
 }
 
+absl::Status PostgresFleetStore::SetLeaving(const AgentIdentity& agent, absl::Duration grace) {
+  return agents_.Run("leave", [&](Transaction& transaction) -> absl::Status {
+    const pqxx::result left =
+        transaction.Run(kSetLeaving, Params(agent.node, agent.session, grace));
+    return left.empty() ? LeaseIsOver(agent.node, agent.session) : absl::OkStatus();
+  });
+}
+
 absl::StatusOr<NodeRecord> PostgresFleetStore::SetDraining(const std::string& node, bool draining) {
   return database_.Run("drain node", [&](Transaction& transaction) -> absl::StatusOr<NodeRecord> {
     if (transaction.Run(kSetDraining, Params(node, draining)).empty()) {

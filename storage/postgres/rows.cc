@@ -322,6 +322,9 @@ NodeRecord NodeOf(const pqxx::row& row) {
   node.lifted_time = TimeOf(row, "lifted_time");
   node.boot_time = TimeOf(row, "boot_time");
   node.draining = row["draining"].as<bool>();
+  if (!row["leave_time"].is_null()) {
+    node.leave_time = absl::FromUnixMicros(row["leave_time"].as<int64_t>());
+  }
   node.reachable = row["reachable"].as<bool>();
   node.beat = row["beat"].as<int64_t>();
   node.lease_end = TimeOf(row, "lease_end");

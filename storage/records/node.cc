@@ -114,8 +114,12 @@ const LostRank* LostRankOn(const NodeRecord& node, int slot) {
   return nullptr;
 }
 
+bool GivesWorkAway(const NodeRecord& node) {
+  return node.draining || node.leave_time != absl::InfiniteFuture();
+}
+
 bool TakesWork(const NodeRecord& node, const std::vector<int>& slots) {
-  if (!node.reachable || node.draining) return false;
+  if (!node.reachable || GivesWorkAway(node)) return false;
   return std::all_of(slots.begin(), slots.end(), [&node](int index) {
     if (LostRankOn(node, index) != nullptr) return false;
     return std::any_of(node.slots.begin(), node.slots.end(),
@@ -124,7 +128,8 @@ bool TakesWork(const NodeRecord& node, const std::vector<int>& slots) {
 }
 
 bool TakesWorkNow(const NodeRecord& node, absl::Time now) {
-  return node.reachable && node.lease_end > now && !node.draining && CordonReason(node).empty();
+  return node.reachable && node.lease_end > now && !GivesWorkAway(node) &&
+         CordonReason(node).empty();
 }
 
 }  // namespace trainyard

@@ -80,6 +80,8 @@ struct NodeRecord {
   std::vector<SlotRecord> slots;
   NodeReport report;  // as of the last heartbeat
   bool draining = false;
+  // Until when its agent, which leaves, lets what runs there end; infinite: it stays.
+  absl::Time leave_time = absl::InfiniteFuture();
   bool reachable = true;  // false once its lease ended and its ranks were declared lost
   int64_t beat = 0;       // grows with each renewal of its lease
   absl::Time lease_end;   // on the store's clock; renewed by heartbeats
@@ -121,13 +123,17 @@ bool MayHoldSlots(const NodeRecord& node, const LostRank& rank);
 // The lost rank that may still hold this slot; nullptr: none.
 const LostRank* LostRankOn(const NodeRecord& node, int slot);
 
-// Whether new ranks may be placed on these slots of the node: it has them, is reachable and not
-// draining, and no lost rank may hold them. The age of its lease is not looked at: the leader
-// judges that before it decides.
+// Whether what runs there is to go elsewhere, since the node drains or leaves; nothing new is
+// placed there then.
+bool GivesWorkAway(const NodeRecord& node);
+
+// Whether new ranks may be placed on these slots of the node: it has them, is reachable, does not
+// give its work away, and no lost rank may hold them. The age of its lease is not looked at: the
+// leader judges that before it decides.
 bool TakesWork(const NodeRecord& node, const std::vector<int>& slots);
 
-// Whether the node as a whole takes new ranks at `now`: it is reachable within its lease, and
-// neither draining nor cordoned.
+// Whether the node as a whole takes new ranks at `now`: it is reachable within its lease, is not
+// cordoned and does not give its work away.
 bool TakesWorkNow(const NodeRecord& node, absl::Time now);
 
 }  // namespace trainyard

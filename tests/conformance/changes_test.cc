@@ -27,8 +27,8 @@ std::string TextOf(const AttemptRecord& attempt) {
 
 std::string TextOf(const NodeRecord& node) {
   return absl::StrCat("node ", node.name, " ", node.slots.size(), " ", node.draining, " ",
-                      node.reachable, " ", node.beat, " ", node.report.disk_free_bytes.value_or(-1),
-                      "\n");
+                      GivesWorkAway(node), " ", node.reachable, " ", node.beat, " ",
+                      node.report.disk_free_bytes.value_or(-1), "\n");
 }
 
 std::string TextOf(const SchedulerSnapshot& snapshot) {
@@ -88,6 +88,8 @@ TEST_P(Changes, FoldedAreWhatTheSnapshotShows) {
   ExpectTheSnapshot("back in the queue, or failed");
   ASSERT_OK(fleet().SetDraining("n2", true).status());
   ExpectTheSnapshot("draining");
+  ASSERT_OK(fleet().SetLeaving({"n1", "", "", "i1"}, absl::Seconds(30)));
+  ExpectTheSnapshot("leaving");
   const JobRecord waits = Get("waits0");
   ASSERT_OK(
       scheduler()

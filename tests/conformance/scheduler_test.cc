@@ -287,6 +287,25 @@ TEST_P(StoreSuite, NewSessionOfANodeEndsTheOldOneAndKeepsDraining) {
             absl::StatusCode::kAborted);
 }
 
+TEST_P(StoreSuite, ANodeThatLeavesTakesNoWorkUntilItRegistersAgain) {
+  Register("n1");
+  const auto leave_time = [this] { return fleet().ListNodes()->at(0).leave_time; };
+  EXPECT_EQ(leave_time(), absl::InfiniteFuture());
+  AgentIdentity session("n1", "", "", "i1");
+  ASSERT_OK(fleet().SetLeaving(session, absl::Seconds(30)));
+  const absl::Time now = scheduler().ReadSnapshot()->now;
+  EXPECT_GT(leave_time(), now);
+  EXPECT_LE(leave_time(), now + absl::Seconds(30));
+  EXPECT_EQ(Place(Submit("a"), {"n1"}), 0);
+  session.session = "i0";
+  EXPECT_TRUE(absl::IsAborted(fleet().SetLeaving(session, absl::Seconds(30))));
+  session.node = "n9";
+  EXPECT_TRUE(absl::IsAborted(fleet().SetLeaving(session, absl::Seconds(30))));
+  Register("n1", 4, "i2");
+  EXPECT_EQ(leave_time(), absl::InfiniteFuture());
+  EXPECT_EQ(Place(Get("a"), {"n1"}), 1);
+}
+
 TEST_P(StoreSuite, LeasesOfManyNodesAreRenewedTogetherAndAnsweredEachForItself) {
   Register("n1");
   Register("n2");

@@ -82,6 +82,56 @@ class ElasticCase(unittest.TestCase):
                          said)
 
 
+class LeavingTest(ElasticCase):
+    """Agents that are asked to leave (SIGTERM, as before a machine goes) give away what runs there."""
+
+    def setUp(self):
+        super().setUp()
+        self.yard.parts = self.yard.servers  # agents that end are not started again
+        for agent in self.yard.agents:
+            agent.stop(signal.SIGINT)
+            agent._command += ["--leave-grace", "60"]
+            agent.start()
+        eventually(lambda: len(self.yard.connected_nodes()) == self.agents, 30, "the agents")
+
+    def leave(self, agent):
+        """Returns how long it took."""
+        begun = time.monotonic()
+        self.yard.agents[agent].send(signal.SIGTERM)
+        self.assertEqual(self.yard.agents[agent].process.wait(30), 0)
+        self.assertEqual([rank for rank in self.yard.workers() if rank[0] == agent], [])
+        return time.monotonic() - begun
+
+    def test_jobs_go_on_elsewhere_and_nothing_is_lost(self):
+        name = self.yard.submit(self.elastic(ENDLESS)).name
+        watcher = MovingWatcher(self.yard, name)
+        self.runs_on(name, 3)
+        self.assertLess(self.leave(1), 15)
+        job = self.runs_on(name, 2)
+        self.assertLess(self.leave(0), 15)
+        self.runs_on(name, 1)
+        # The last node: the job writes a checkpoint and waits.
+        self.assertLess(self.leave(2), 15)
+        job = self.yard.wait_for(name, resources_pb.QUEUED)
+        self.assertEqual(job.restarts, 0)
+        left_at = job.step
+        saved = max(self.yard.checkpoints(name), key=lambda checkpoint: checkpoint.step)
+        self.assertEqual(saved.step, left_at)
+        self.yard.agents[1].start()
+        job = self.runs_on(name, 1)
+        self.assertGreater(job.step, left_at)
+        self.cancel(name)
+        self.assertEqual(self.yard.wait_for(name, resources_pb.CANCELLED).restarts, 0)
+        self.compare_with_undisturbed(name, saved, self.elastic(saved.step, max_slots=1))
+        self.assertTrue(watcher.join(20))
+        self.assertEqual(watcher.missed(), 0)
+        told = " ".join(item.state.reason.message for item in watcher.items if item.HasField("state"))
+        self.assertIn("nodes/node-1 leaves", told)
+
+    def test_a_node_without_work_leaves_at_once(self):
+        self.assertLess(self.leave(0), 2)
+
+
 class ElasticTest(ElasticCase):
     def test_an_elastic_job_grows_and_shrinks_and_keeps_the_same_bits(self):
         blocker = self.endless(2)

@@ -433,7 +433,7 @@ class YardTest(unittest.TestCase):
             name = self.yard.submit(spec).name
             explained = self.yard.api.job.ExplainJob(jobs_pb.ExplainJobRequest(name=name))
             self.assertEqual(explained.job.state, resources_pb.QUEUED, explained)
-            self.assertIn("1 draining", explained.reason.message)
+            self.assertIn("1 draining or leaving", explained.reason.message)
             self.assertEqual(self.yard.training_pids(), [], "no part of a gang starts alone")
             watcher = Watcher(self.yard, name)
             nodes.UndrainNode(run_services_pb.UndrainNodeRequest(name="nodes/second"))

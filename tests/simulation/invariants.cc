@@ -225,7 +225,7 @@ bool Yard::CheckCordons(const SchedulerSnapshot& before, const SchedulerSnapshot
   // lost, or their disks full.
   const auto any_takes_work = [&left](const std::vector<NodeRecord>& nodes) {
     return std::any_of(nodes.begin(), nodes.end(), [&](const NodeRecord& node) {
-      return left.count(node.name) > 0 && node.reachable && !node.draining &&
+      return left.count(node.name) > 0 && node.reachable && !GivesWorkAway(node) &&
              CordonReason(node).empty();
     });
   };

@@ -36,7 +36,8 @@ inline bool IsAhead(const JobRecord& a, const JobRecord& b) {
 }
 
 inline bool NodeTakesWork(const NodeRecord& node, absl::Time now) {
-  return node.reachable && !node.draining && node.lease_end > now && CordonReason(node).empty();
+  return node.reachable && !GivesWorkAway(node) && node.lease_end > now &&
+         CordonReason(node).empty();
 }
 
 // The slots of nodes that take work.

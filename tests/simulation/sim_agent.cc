@@ -238,6 +238,13 @@ void SimAgent::SendHeartbeat() {
   link_->to_server.push_back(std::move(message));
 }
 
+void SimAgent::Leave(absl::Duration grace) {
+  if (link_ == nullptr || version_ != SimVersion::kToday) return;
+  v1::AgentMessage message;
+  message.mutable_leaving()->set_grace_ms(absl::ToInt64Milliseconds(grace));
+  link_->to_server.push_back(std::move(message));
+}
+
 void SimAgent::SendEvents(int most) {
   if (link_ == nullptr) return;
   for (const auto& [rank, process] : processes_) {

@@ -120,6 +120,7 @@ class SimAgent {
   void Deliver();                    // one message to the server, when it wants one
   void Act(int most = 1000);         // obeys the next messages of the server
   void SendHeartbeat();
+  void Leave(absl::Duration grace);  // tells that it does; what it then does is drawn, as always
   void SendEvents(int most);
   void Step(const RankId& rank);  // one process does one thing
   void Crash(const RankId& rank, bool with_failure, bool retryable);

@@ -196,6 +196,10 @@ absl::StatusOr<std::vector<NodeRecord>> SimStore::ListNodes() {
   return Transact([&](int) { return fleet_.ListNodes(); });
 }
 
+absl::Status SimStore::SetLeaving(const AgentIdentity& agent, absl::Duration grace) {
+  return Transact([&](int) { return fleet_.SetLeaving(agent, grace); });
+}
+
 absl::StatusOr<NodeRecord> SimStore::SetDraining(const std::string& node, bool draining) {
   return Transact([&](int) { return fleet_.SetDraining(node, draining); });
 }

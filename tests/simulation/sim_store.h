@@ -98,6 +98,7 @@ class SimStore : public JobStore, public FleetStore, public SchedulerStore {
       const std::vector<LeftState>& states) override;
   absl::StatusOr<std::vector<NodeRecord>> ListNodes() override;
   absl::StatusOr<NodeRecord> SetDraining(const std::string& node, bool draining) override;
+  absl::Status SetLeaving(const AgentIdentity& agent, absl::Duration grace) override;
   absl::StatusOr<RankRecord> FindRank(const std::string& job_uid, int64_t attempt,
                                       int rank) override;
   absl::StatusOr<AttemptRecord> FindAttempt(const std::string& job_uid, int64_t attempt) override;

@@ -271,6 +271,10 @@ void Yard::CutOff() {
 
 void Yard::AgentFault() {
   SimAgent& agent = AnyAgent();
+  if (Chance(8)) {
+    ++faults_seen_["nodes that leave"];
+    return agent.Leave(absl::Seconds(Draw(60)));
+  }
   switch (Draw(12)) {
     case 0:
     case 1:

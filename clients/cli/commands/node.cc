@@ -26,7 +26,7 @@ std::string StateOf(const Terminal& terminal, const v1::Node& node) {
   const bool ready = node.state() == v1::Node::READY;
   return absl::StrCat(
       Paint(terminal, ready ? Color::kGreen : Color::kRed, v1::Node::State_Name(node.state())),
-      node.draining() ? " (draining)" : "");
+      node.draining() ? " (draining)" : "", node.has_leave_time() ? " (leaving)" : "");
 }
 
 int BusySlots(const v1::Node& node) {
@@ -115,6 +115,7 @@ std::string RenderNode(const Terminal& terminal, const v1::Node& raw) {
                    {"address", node.address()},
                    {"agent", node.agent_version()},
                    {"lease ends", FormatWhen(TimeOf(node.lease_end_time()))}};
+  if (node.has_leave_time()) fields.emplace_back("leaves", FormatWhen(TimeOf(node.leave_time())));
   if (!node.cordon_reason().empty()) fields.emplace_back("takes no work", node.cordon_reason());
   std::vector<std::string> labels;
   for (const auto& [key, value] : node.labels()) labels.push_back(absl::StrCat(key, "=", value));

@@ -37,8 +37,9 @@ std::string DescribeNode(const v1::Node& node) {
   int busy = 0;
   for (const v1::Slot& slot : node.slots()) busy += slot.job().empty() ? 0 : 1;
   return absl::StrCat("node ", LastSegment(node.name()), " ", v1::Node::State_Name(node.state()),
-                      node.draining() ? " (draining)" : "", ", ", node.slots_size(), " slots, ",
-                      busy, " busy");
+                      node.draining() ? " (draining)" : "",
+                      node.has_leave_time() ? " (leaving)" : "", ", ", node.slots_size(),
+                      " slots, ", busy, " busy");
 }
 
 void AskServer(const Yard& yard, const YardConfig& config, PartStatus& server, PartStatus& agent) {

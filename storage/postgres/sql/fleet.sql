@@ -8,6 +8,7 @@ VALUES ($1, $2, $3, $4, $5, $6::jsonb, $7::jsonb, false, true, clock_timestamp()
 ON CONFLICT (name) DO UPDATE SET
   uid = excluded.uid, instance = excluded.instance, address = excluded.address,
   agent_version = excluded.agent_version, labels = excluded.labels, slots = excluded.slots, reachable = true,
+  leave_time = NULL,
   -- A new boot: what its failures still say, the leader decides anew.
   cordon = CASE WHEN n.instance = excluded.instance THEN n.cordon ELSE '' END,
   boot_time = CASE WHEN n.instance = excluded.instance THEN n.boot_time ELSE clock_timestamp() END
@@ -72,6 +73,11 @@ UPDATE nodes SET
   lifted_time = CASE WHEN NOT $2 AND cordon <> '' THEN clock_timestamp() ELSE lifted_time END,
   cordon = CASE WHEN $2 THEN cordon ELSE '' END
 WHERE name = $1 RETURNING name
+
+-- name: SetLeaving
+-- No row: the lease of that session is over.
+UPDATE nodes SET leave_time = clock_timestamp() + $3::bigint * interval '1 microsecond'
+WHERE name = $1 AND EXISTS (SELECT FROM leases WHERE node = $1 AND incarnation = $2 AND held) RETURNING name
 
 -- name: CordonNodes
 UPDATE nodes n SET cordon = u.reason FROM unnest($1::text[], $2::text[]) AS u (name, reason)

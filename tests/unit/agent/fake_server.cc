@@ -230,6 +230,8 @@ void FakeServer::Handle(const v1::AgentMessage& message, std::vector<v1::ServerM
     if (ack_heartbeats_) {
       answers.emplace_back().mutable_lease()->set_heartbeat_id(message.heartbeat().id());
     }
+  } else if (message.has_leaving()) {
+    leaving_ = message.leaving();
   } else if (message.has_log()) {
     chunks_[message.log().request_id()] = message.log();
   } else if (message.has_events()) {

@@ -51,6 +51,7 @@ class FakeServer {
   const std::optional<v1::Heartbeat>& last_heartbeat() const { return last_heartbeat_; }
   const std::vector<v1::Register>& sessions() const { return sessions_; }
   const std::string& last_token() const { return last_token_; }
+  const std::optional<v1::Leaving>& leaving() const { return leaving_; }
   int64_t version() const { return version_; }
   int gaps() const { return gaps_; }
   int repeats() const { return repeats_; }
@@ -82,6 +83,7 @@ class FakeServer {
   std::vector<v1::Register> sessions_;
   std::string last_token_;
   std::optional<v1::Heartbeat> last_heartbeat_;
+  std::optional<v1::Leaving> leaving_;
   std::map<std::string, std::vector<v1::RankEvent>> events_;
   std::map<std::string, v1::LogChunk> chunks_;
   int gaps_ = 0;

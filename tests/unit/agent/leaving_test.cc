@@ -172,5 +172,75 @@ TEST_F(AgentTest, RankThatIsSuspendedBeforeItStartsNeverRuns) {
   EXPECT_EQ((*events)[0].finished().step(), 40);
 }
 
+class GivingAwayTest : public AgentTest {
+ protected:
+  bool WaitUntilTold() {
+    return server_.WaitFor([this] { return server_.leaving().has_value(); });
+  }
+  // Sends SIGTERM to the agent, which goes on for as long as its grace.
+  void Terminate() { kill(agent_, SIGTERM); }
+};
+
+TEST_F(GivingAwayTest, AnAgentWithoutWorkLeavesOnceTheServerKnows) {
+  server_.Want({});
+  StartAgent({"--leave-grace", "600"});
+  ASSERT_TRUE(server_.WaitFor([this] { return server_.last_heartbeat().has_value(); }));
+  EXPECT_EQ(StopAgent(SIGTERM), 0);
+  ASSERT_TRUE(server_.leaving().has_value());
+  EXPECT_GT(server_.leaving()->grace_ms(), 590'000);
+  EXPECT_LE(server_.leaving()->grace_ms(), 600'000);
+}
+
+TEST_F(GivingAwayTest, WhatRunsGetsTheTimeToEndAndIsDeliveredFirst) {
+  StartAgent({"--leave-grace", "600"});
+  server_.Want({Assigned("a", "run")});
+  WaitForSteps("a.1.0");
+  Terminate();
+  ASSERT_TRUE(WaitUntilTold());
+  server_.Want({Suspended(Assigned("a", "run"), 60'000)});
+  const auto events = server_.WaitForEnd("a.1.0");
+  ASSERT_TRUE(events);
+  EXPECT_EQ((*events)[events->size() - 2].finished().outcome(), v1::RankEvent::Finished::SUSPENDED);
+  server_.Want({});
+  EXPECT_EQ(WaitForAgent(), 0);
+}
+
+TEST_F(GivingAwayTest, WhatStillRunsAtTheEndOfTheGraceIsKilledAndReported) {
+  StartAgent({"--leave-grace", "3"});
+  server_.Want({Assigned("a", "deaf")});
+  WaitForSteps("a.1.0");
+  const absl::Time told = absl::Now();
+  Terminate();
+  const auto events = server_.WaitForEnd("a.1.0");
+  ASSERT_TRUE(events);
+  EXPECT_EQ(events->back().exited().exit_code(), 75);
+  EXPECT_GE(absl::Now() - told, absl::Seconds(1));
+  EXPECT_EQ(WaitForAgent(), 0);
+}
+
+TEST_F(GivingAwayTest, ASecondSignalEndsTheGrace) {
+  StartAgent({"--leave-grace", "600"});
+  server_.Want({Assigned("a", "deaf")});
+  WaitForSteps("a.1.0");
+  Terminate();
+  ASSERT_TRUE(WaitUntilTold());
+  EXPECT_EQ(StopAgent(SIGTERM), 0);
+  EXPECT_TRUE(server_.WaitForEnd("a.1.0"));
+}
+
+TEST_F(GivingAwayTest, AServerThatTakesOverIsToldToo) {
+  StartAgent({"--leave-grace", "600"});
+  server_.Want({Assigned("a", "run")});
+  WaitForSteps("a.1.0");
+  Terminate();
+  ASSERT_TRUE(WaitUntilTold());
+  const int64_t before = server_.leaving()->grace_ms();
+  server_.Stop();
+  server_.Start();
+  ASSERT_TRUE(server_.WaitFor([&] { return server_.leaving()->grace_ms() < before; }));
+  server_.Want({});
+  EXPECT_EQ(WaitForAgent(), 0);
+}
+
 }  // namespace
 }  // namespace trainyard

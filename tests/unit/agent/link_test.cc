@@ -138,6 +138,12 @@ class LinkTest : public ::testing::Test {
     });
   }
 
+  void Stop() {
+    link_.reset();
+    absl::MutexLock lock(&mu_);
+    ups_ = 0;
+  }
+
   bool WaitUntilUp() {
     absl::MutexLock lock(&mu_);
     const auto up = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return ups_ > 0; };
@@ -164,8 +170,7 @@ TEST_F(LinkTest, JoinsOnceAndGoesByItsCertificateFromThenOn) {
   EXPECT_EQ(asked[0].node_secret(), "secret");
   EXPECT_EQ(yard_.LastShown(), "");
   const std::string certificate = Certificate();
-  link_.reset();
-  ups_ = 0;
+  Stop();
   std::filesystem::remove(folder_ + "/token");
   Start();
   ASSERT_TRUE(WaitUntilUp());
@@ -176,9 +181,8 @@ TEST_F(LinkTest, JoinsOnceAndGoesByItsCertificateFromThenOn) {
 TEST_F(LinkTest, RenewsWhileASessionGoesOn) {
   Start();
   ASSERT_TRUE(WaitUntilUp());
-  link_.reset();
+  Stop();
   const std::string before = Certificate();
-  ups_ = 0;
   clock_.Shift(absl::Hours(24 * 16));
   Start(/*with_token=*/false);
   ASSERT_TRUE(WaitUntilUp());
@@ -194,8 +198,7 @@ TEST_F(LinkTest, RenewsWhileASessionGoesOn) {
 TEST_F(LinkTest, ACertificateThatIsOverIsReplacedByATokenAlone) {
   Start();
   ASSERT_TRUE(WaitUntilUp());
-  link_.reset();
-  ups_ = 0;
+  Stop();
   clock_.Shift(absl::Hours(24 * 31));
   Start();
   // The new one is over by this clock, too: it asks again and again.

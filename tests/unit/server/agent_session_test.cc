@@ -81,6 +81,11 @@ class NodeStore : public FleetStore {
   absl::StatusOr<NodeRecord> SetDraining(const std::string&, bool) override {
     return absl::UnimplementedError("");
   }
+  absl::Status SetLeaving(const AgentIdentity& agent, absl::Duration grace) override {
+    EXPECT_EQ(agent.node, "n1");
+    leaves_within = grace;
+    return absl::OkStatus();
+  }
   absl::StatusOr<int> ConfirmEmpty(const std::string&) override {
     return absl::UnimplementedError("");
   }
@@ -94,6 +99,7 @@ class NodeStore : public FleetStore {
     return absl::UnimplementedError("");
   }
 
+  std::optional<absl::Duration> leaves_within;
   int reads = 0;               // of the desired set
   std::vector<size_t> groups;  // of renewals
   int away = 0;                // for so many of them
@@ -254,6 +260,22 @@ TEST_F(AgentSessionTest, AHeartbeatTellsWhatGpusDo) {
   (*message.mutable_heartbeat()->mutable_usage())[2].set_power_watts(300);
   Hear(message);
   EXPECT_THAT(store_.usage, ElementsAre(SlotUsage{.index = 2, .power_watts = 300}));
+}
+
+TEST_F(AgentSessionTest, WhoLeavesIsSentTheSetThatIsItsLastAtOnce) {
+  HearHeartbeat();
+  const int before = store_.reads;
+  v1::AgentMessage message;
+  message.mutable_leaving()->set_grace_ms(30'000);
+  Hear(message);
+  EXPECT_EQ(store_.leaves_within, absl::Seconds(30));
+  EXPECT_EQ(store_.reads, before + 1);
+  message.mutable_leaving()->set_grace_ms(int64_t{1} << 60);
+  Hear(message);
+  EXPECT_EQ(store_.leaves_within, absl::Hours(24));
+  message.mutable_leaving()->set_grace_ms(-1);
+  Hear(message);
+  EXPECT_EQ(store_.leaves_within, absl::ZeroDuration());
 }
 
 TEST_F(AgentSessionTest, LooksAgainWhenItsNodeIsNamedAndNotForOthers) {

@@ -362,6 +362,19 @@ TEST(ElasticGroups, GrowByWholeGroups) {
       << "four logical ranks are no faster on three groups";
 }
 
+TEST(Elastic, GoesOnWithoutANodeThatLeavesWithinItsTime) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 1})
+      .Node({.name = "m", .cpu = 1, .draining = true})
+      .Node({.name = "l", .cpu = 1, .leaves_in = absl::Seconds(9)});
+  s.Running({.id = "e", .slots = 1, .most_slots = 3}, "n", {0, 0, 0});
+  s.snapshot.attempts.back().ranks[1].node = "m";
+  s.snapshot.attempts.back().ranks[2].node = "l";
+  const Pass pass = Decide(s);
+  ASSERT_THAT(Resizes(pass), ElementsAre("uid-e: resized 3 -> 1: nodes/l leaves"));
+  EXPECT_EQ(pass.decisions.resizes[0].grace, absl::Seconds(9));
+}
+
 TEST(ElasticGroups, GoOnWithoutADrainedNode) {
   Snapshots s;
   s.Node({.name = "n", .cpu = 3}).Node({.name = "m", .cpu = 1, .draining = true});

@@ -280,6 +280,24 @@ TEST(Planner, DrainingNodeTakesNothingAndItsJobsAreSuspended) {
   EXPECT_THAT(pass.decisions.suspensions[0].reason.message, HasSubstr("nodes/n is drained"));
 }
 
+TEST(Planner, LeavingNodeTakesNothingAndItsJobsGetTheTimeThatItHas) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 2, .leaves_in = absl::Seconds(20)})
+      .Running({.id = "r"}, "n", {0})
+      .Queued({.id = "a"});
+  const Pass pass = Plan(s);
+  EXPECT_TRUE(pass.decisions.placements.empty());
+  ASSERT_EQ(pass.decisions.suspensions.size(), 1u);
+  EXPECT_EQ(pass.decisions.suspensions[0].grace, absl::Seconds(20));
+  EXPECT_THAT(pass.decisions.suspensions[0].reason.message, HasSubstr("nodes/n leaves"));
+  EXPECT_THAT(Describe(s.snapshot, PlannerOptions{}, "uid-a").reason.message,
+              HasSubstr("1 draining or leaving"));
+  s.snapshot.nodes[0].leave_time = TestNow() + absl::Hours(5);
+  EXPECT_EQ(Plan(s).decisions.suspensions[0].grace, PlannerOptions().drain_grace);
+  s.snapshot.nodes[0].leave_time = TestNow() - absl::Seconds(5);
+  EXPECT_EQ(Plan(s).decisions.suspensions[0].grace, absl::ZeroDuration());
+}
+
 TEST(Planner, SuspendingJobIsNotSuspendedAgain) {
   Snapshots s;
   s.Node({.name = "n", .cpu = 2, .draining = true})

@@ -30,6 +30,7 @@ class RefusingFleetStore : public FleetStore {
   }
   absl::StatusOr<std::vector<NodeRecord>> ListNodes() override { return No(); }
   absl::StatusOr<NodeRecord> SetDraining(const std::string&, bool) override { return No(); }
+  absl::Status SetLeaving(const AgentIdentity&, absl::Duration) override { return No(); }
   absl::StatusOr<RankRecord> FindRank(const std::string&, int64_t, int) override { return No(); }
   absl::StatusOr<AttemptRecord> FindAttempt(const std::string&, int64_t) override { return No(); }
   absl::StatusOr<std::vector<AttemptRecord>> ListAttempts(const std::string&) override {

@@ -20,6 +20,7 @@ struct NodeSpec {
   int cuda = 0;
   int64_t bytes = int64_t{8} << 30;
   bool draining = false;
+  absl::Duration leaves_in = absl::InfiniteDuration();  // infinite: it stays
   bool reachable = true;
   absl::Duration lease_left = absl::Seconds(10);
   Arithmetic arithmetic;  // of all slots
@@ -35,6 +36,7 @@ inline NodeRecord MakeNode(const NodeSpec& spec) {
                           .arithmetic = spec.arithmetic});
   }
   node.draining = spec.draining;
+  node.leave_time = TestNow() + spec.leaves_in;
   node.reachable = spec.reachable;
   node.lease_end = TestNow() + spec.lease_left;
   return node;

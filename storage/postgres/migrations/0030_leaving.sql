@@ -1,0 +1,4 @@
+-- Works with programs that know 21 migrations. They place work on a node that leaves.
+--
+-- Until when the agent of a node that leaves lets what runs there end; NULL: it stays.
+ALTER TABLE nodes ADD COLUMN leave_time timestamptz;
