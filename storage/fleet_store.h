@@ -97,7 +97,8 @@ class FleetStore {
   // claims that it was given while it ran a version that proved nothing. Jobs that wait because
   // this agent's node was lost go on if MayRejoin allows it: their ranks are in the desired set
   // again, and in `running` of the answer. kFailedPrecondition: another agent holds the name
-  // (CheckNameIsFree).
+  // (CheckNameIsFree), or a key does that this one does not show (CheckNameHasNoKey).
+  // kPermissionDenied: its key was revoked; one that is revoked later takes its lease back.
   virtual absl::StatusOr<NodeRecord> RegisterNode(const NodeRecord& node, absl::Duration lease) = 0;
 
   // Extends each lease and stores its agent's report, all in one statement, with an answer for

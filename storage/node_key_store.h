@@ -15,7 +15,7 @@ class NodeKeyStore {
   virtual ~NodeKeyStore() = default;
 
   // Keeps a new token, whose times are set here: it ends after `valid_for`. Forgets tokens that
-  // ended more than 30 days ago.
+  // ended more than 7 days ago.
   virtual absl::StatusOr<JoinToken> AddJoinToken(const JoinToken& token,
                                                  absl::Duration valid_for) = 0;
   // The newest first.

@@ -66,7 +66,9 @@ int TellUsage(const CLI::App& root, const CLI::ParseError& error, int argc, char
     path = absl::StrCat(at->get_name(), " ", path);
   }
   const std::string help = absl::StrCat("trainyard ", path, path.empty() ? "" : " ", "--help");
-  if (!stray.empty() && !names.empty()) {
+  // A command that works without one of its own, too, has options whose values look like one.
+  const bool needs_command = command->get_require_subcommand_min() > 0;
+  if (!stray.empty() && !names.empty() && needs_command) {
     std::cerr << "trainyard: no command '" << stray << "'" << DidYouMean(stray, names) << "; see `"
               << help << "`\n";
   } else {

@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <deque>
 #include <optional>
@@ -32,6 +33,7 @@ constexpr absl::Duration kLongestRetry = absl::Seconds(1);
 constexpr absl::Duration kHealthySession = absl::Seconds(3);
 constexpr absl::Duration kConnectTimeout = absl::Seconds(5);
 constexpr absl::Duration kJoinTimeout = absl::Seconds(10);
+constexpr absl::Duration kLongestPauseAfterJoins = absl::Seconds(30);
 
 absl::Status FromGrpc(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
@@ -62,6 +64,13 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& se
 absl::Duration ReconnectPause(int failures, double jitter) {
   const absl::Duration pause =
       std::min(kLongestRetry, kFirstRetry * std::pow(1.5, std::min(failures, 30)));
+  return pause * (0.75 + 0.5 * jitter);
+}
+
+absl::Duration PauseAfterJoins(int in_vain, double jitter) {
+  if (in_vain == 0) return absl::ZeroDuration();
+  const absl::Duration pause =
+      std::min(kLongestPauseAfterJoins, kFirstRetry * std::pow(2, std::min(in_vain, 30)));
   return pause * (0.75 + 0.5 * jitter);
 }
 
@@ -126,8 +135,10 @@ class Link::Impl {
         spdlog::warn("no session with the server: {}", error);
       last_error = error;
       const double jitter = std::uniform_real_distribution<double>(0, 1)(random);
-      // Pauses grow by rounds over all servers.
-      Pause(ReconnectPause(failures++ / static_cast<int>(options_.servers.size()), jitter));
+      // Pauses grow by rounds over all servers. Who is refused may be so until somebody makes a new
+      // token: thousands of such machines must not keep a server busy.
+      Pause(std::max(ReconnectPause(failures++ / static_cast<int>(options_.servers.size()), jitter),
+                     PauseAfterJoins(joins_in_vain_, jitter)));
     }
   }
 
@@ -169,35 +180,55 @@ class Link::Impl {
       TY_ASSIGN_OR_RETURN(authorities, ReadAuthorities(*options_.ca_file));
     }
     if (!options_.certificate.has_value()) return MakeChannel(server, authorities, std::nullopt);
-    const NodeCertificate& certificate = *options_.certificate;
-    absl::StatusOr<NodeCertificate::Files> files = certificate.Read(clock_.Now());
-    const bool none = absl::IsNotFound(files.status());
-    if (none || (absl::IsFailedPrecondition(files.status()) && options_.join_token.has_value())) {
-      TY_RETURN_IF_ERROR(JoinYard(server, authorities));
-      files = certificate.Read(clock_.Now());
+    absl::StatusOr<NodeCertificate::Files> files = options_.certificate->Read(clock_.Now());
+    const std::optional<JoinTokenFile> token = TokenFor(files);
+    if (token.has_value()) {
+      TY_RETURN_IF_ERROR(JoinYard(server, authorities, *token));
+      files = options_.certificate->Read(clock_.Now());
+      joins_in_vain_ = files.ok() ? 0 : joins_in_vain_ + 1;
+    } else if (absl::IsNotFound(files.status())) {
+      return absl::FailedPreconditionError(
+          "this node has not joined the yard, and there is no file with a join token: see "
+          "--join-token");
     }
     TY_RETURN_IF_ERROR(files.status());
     if (authorities.empty()) authorities = files->authorities;
     return MakeChannel(server, authorities, files->own);
   }
 
-  // Gets the node its certificate. `authorities`: whom to trust, in place of those that the file
-  // with the token names.
-  absl::Status JoinYard(const std::string& server, std::string authorities) {
-    if (!options_.join_token.has_value()) {
-      return absl::FailedPreconditionError(
-          "this node has not joined the yard: name a file with a join token (--join-token)");
+  // The token with which the node is to join: it has no certificate, or one that is over, or one of
+  // another yard. nullopt: none of these, or the file is gone, as it may be once the node has
+  // joined.
+  std::optional<JoinTokenFile> TokenFor(const absl::StatusOr<NodeCertificate::Files>& files) const {
+    if (!options_.join_token.has_value()) return std::nullopt;
+    const bool may = files.ok() || absl::IsNotFound(files.status()) ||
+                     absl::IsFailedPrecondition(files.status());
+    const absl::StatusOr<std::string> text = ReadFile(*options_.join_token, 64 << 10);
+    if (!may || !text.ok()) return std::nullopt;
+    absl::StatusOr<JoinTokenFile> token = ParseJoinTokenFile(*text, *options_.join_token);
+    if (!token.ok()) {
+      spdlog::warn("{}", std::string(token.status().message()));
+      return std::nullopt;
     }
-    TY_ASSIGN_OR_RETURN(const std::string text, ReadFile(*options_.join_token, 64 << 10));
-    TY_ASSIGN_OR_RETURN(const JoinTokenFile file, ParseJoinTokenFile(text, *options_.join_token));
+    if (files.ok() && files->authorities == token->authorities) return std::nullopt;
+    return *std::move(token);
+  }
+
+  // Gets the node its certificate. `authorities`: whom to trust, in place of those that came with
+  // the token.
+  absl::Status JoinYard(const std::string& server, std::string authorities,
+                        const JoinTokenFile& token) {
     v1::JoinRequest request;
-    request.set_token(file.token);
+    request.set_token(token.token);
     request.set_node(options_.hello.node());
     request.set_node_secret(options_.hello.node_secret());
-    if (authorities.empty()) authorities = file.authorities;
+    if (authorities.empty()) authorities = token.authorities;
     TY_ASSIGN_OR_RETURN(const auto channel, MakeChannel(server, authorities, std::nullopt));
-    TY_RETURN_IF_ERROR(Annotate(AskForCertificate(channel, request, file.authorities),
-                                absl::StrCat("joining the yard at ", server)));
+    const absl::Status joined = AskForCertificate(channel, request, token.authorities);
+    if (!joined.ok()) {
+      if (!absl::IsUnavailable(joined) && !absl::IsCancelled(joined)) ++joins_in_vain_;
+      return Annotate(joined, absl::StrCat("joining the yard at ", server));
+    }
     spdlog::info("joined the yard at {}; the file with the join token is not needed any more",
                  server);
     return absl::OkStatus();
@@ -227,10 +258,14 @@ class Link::Impl {
 
   // The certificate is renewed while a session goes on for weeks, and long before it ends.
   void KeepRenewed() {
+    absl::Status last;
     while (!Stopping()) {
       Pause(options_.look_at_certificate);
       const absl::Status renewed = RenewIfDue();
-      if (!renewed.ok()) spdlog::warn("the certificate was not renewed: {}", renewed.ToString());
+      if (!renewed.ok() && renewed != last) {
+        spdlog::warn("the certificate was not renewed: {}", renewed.ToString());
+      }
+      last = renewed;
     }
   }
 
@@ -357,6 +392,8 @@ class Link::Impl {
   absl::Duration heard_ ABSL_GUARDED_BY(mu_) = absl::ZeroDuration();
   std::deque<v1::AgentMessage> outgoing_ ABSL_GUARDED_BY(mu_);
   std::vector<v1::RankKey> running_ ABSL_GUARDED_BY(mu_);
+  std::atomic<int> joins_in_vain_ =
+      0;  // in a row: refused, or answered with what is not valid here
   std::thread renewing_;
   std::thread thread_;  // last: they use everything above
 };

@@ -27,19 +27,21 @@ class NodeCertificate {
     bool should_renew = false;  // half of its time is over
   };
   // kNotFound: the node has not joined. kFailedPrecondition: the certificate is over, or not valid
-  // yet by this machine's clock.
+  // yet by this machine's clock. kInvalidArgument: a file is broken, and named.
   absl::StatusOr<Files> Read(absl::Time now) const;
 
-  // What the yard is asked for a certificate with (MakeSigningRequest); makes the key if there is
-  // none.
+  // What the yard is asked for a certificate with (MakeSigningRequest). Makes the key if there is
+  // none; a certificate for an earlier one is removed then.
   absl::StatusOr<std::string> SigningRequest() const;
 
-  // kInvalidArgument: `certificates`, PEM text, do not begin with one of this node's key.
+  // kInvalidArgument: `certificates`, PEM text, do not begin with one of this node's key. A crash
+  // in between leaves what was there before, or nothing if it was of another yard.
   absl::Status Keep(const std::string& certificates, const std::string& authorities) const;
 
  private:
   std::string PathOf(const char* file) const { return folder_ + "/" + file; }
   absl::StatusOr<std::string> ReadKey() const;
+  absl::Status Forget() const;
 
   std::string folder_;
 };

@@ -46,6 +46,11 @@ std::string PeerCertificate(const grpc::ServerContextBase& context) {
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials(
     const std::string& authorities, const std::optional<TlsIdentity>& own) {
+  if (authorities.empty() && own.has_value()) {
+    return absl::InvalidArgumentError(
+        "no authority to know the server by, which is to be shown a "
+        "certificate");
+  }
   if (authorities.empty()) return grpc::InsecureChannelCredentials();
   const bool named = authorities != kSystemAuthorities;
   if (named) TY_RETURN_IF_ERROR(ReadCertificate(authorities, "the named authority").status());

@@ -130,6 +130,11 @@ absl::Status CheckTlsFlags(const Flags& flags) {
         "either --tls-certificate or --authority-key, unless agents have a port of their own "
         "(--listen-agents): on one port a server shows one certificate");
   }
+  if (!flags.agents_port_file.empty() && !flags.listen_agents.has_value()) {
+    return absl::InvalidArgumentError(
+        "--agents-port-file: there is no such port without "
+        "--listen-agents");
+  }
   if (!flags.tls_hosts.empty() && !flags.authority_key.has_value()) {
     return absl::InvalidArgumentError(
         "--tls-host is for a certificate by the yard's own authority (--authority-key)");
@@ -288,8 +293,8 @@ void Declare(CLI::App& app, Flags& flags) {
   app.add_option(
       "--tls-host", flags.tls_hosts,
       "name or address by which this server is called, for a certificate by the yard's "
-      "own authority, beside localhost (repeatable; default: the host's name and that of "
-      "--listen)");
+      "own authority, beside localhost (repeatable; default: the host's name and those of "
+      "--listen and --listen-agents)");
   app.add_option("--port-file", flags.port_file, "file that gets the bound port");
   app.add_option("--agents-port-file", flags.agents_port_file, "likewise for --listen-agents");
   app.add_option("--database", flags.database, "libpq connection string");

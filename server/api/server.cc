@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -123,10 +125,42 @@ struct Server::Parts {
     }
   }
 
-  void SetServing(bool serving) {
+  absl::Status ListenForAgents(const AgentsPort& options) {
+    TY_RETURN_IF_ERROR(CheckTlsFiles(options.tls, absl::Now()).status());
+    TY_RETURN_IF_ERROR(authority.Write(options.authority.certificates));
+    TY_ASSIGN_OR_RETURN(grpc_for_agents,
+                        Listen(options.listen, MakeServerCredentials(options.tls, authority.path()),
+                               services_for_agents, agents_port));
+    spdlog::info("listens for agents on {} (port {})", options.listen, agents_port);
+    return absl::OkStatus();
+  }
+
+  std::vector<grpc::Server*> Listening() const {
+    std::vector<grpc::Server*> servers;
     for (grpc::Server* server : {grpc.get(), grpc_for_agents.get()}) {
-      if (server != nullptr) server->GetHealthCheckService()->SetServingStatus(serving);
+      if (server != nullptr) servers.push_back(server);
     }
+    return servers;
+  }
+
+  void SetServing(bool serving) {
+    for (grpc::Server* server : Listening()) {
+      server->GetHealthCheckService()->SetServingStatus(serving);
+    }
+  }
+
+  // Ends every stream with `why`, and waits for calls under way at most `limit`.
+  void Shutdown(const absl::Status& why, absl::Duration limit) {
+    watches.Drain(why);
+    fleet.Drain(why);
+    const auto until = absl::ToChronoTime(absl::Now() + limit);
+    std::vector<std::thread> each;  // at the same time: neither takes new calls any more
+    for (grpc::Server* server : Listening()) {
+      each.emplace_back([server, until] { server->Shutdown(until); });
+    }
+    for (std::thread& one : each) one.join();
+    sizer->Stop();  // nobody waits for their answers any more
+    for (grpc::Server* server : Listening()) server->Wait();
   }
 
   std::string replica;
@@ -190,8 +224,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Stores& stores, Clock& clo
                      MakeNodeService(dependencies), MakeInfoService(dependencies)};
   if (parts->admission.has_value()) {
     parts->services.push_back(MakeExecutorServiceElsewhere(parts->fleet));
-    parts->services_for_agents = {
-        MakeExecutorService(parts->fleet, *parts->admission, parts->calls)};
+    parts->services_for_agents = {MakeExecutorService(parts->fleet, *parts->admission)};
   } else {
     parts->services.push_back(MakeExecutorService(parts->fleet, parts->authenticator));
   }
@@ -199,18 +232,14 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Stores& stores, Clock& clo
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   TY_ASSIGN_OR_RETURN(const auto credentials, CredentialsFor(options.tls));
-  TY_ASSIGN_OR_RETURN(parts->grpc,
-                      Listen(options.listen, credentials, parts->services, parts->port));
-  if (options.agents.has_value()) {
-    const AgentsPort& agents = *options.agents;
-    TY_RETURN_IF_ERROR(CheckTlsFiles(agents.tls, absl::Now()).status());
-    TY_RETURN_IF_ERROR(parts->authority.Write(agents.authority.certificates));
-    TY_ASSIGN_OR_RETURN(
-        parts->grpc_for_agents,
-        Listen(agents.listen, MakeServerCredentials(agents.tls, parts->authority.path()),
-               parts->services_for_agents, parts->agents_port));
-    spdlog::info("listens for agents on {} (port {})", agents.listen, parts->agents_port);
+  if (options.agents.has_value()) TY_RETURN_IF_ERROR(parts->ListenForAgents(*options.agents));
+  absl::StatusOr<std::unique_ptr<grpc::Server>> grpc =
+      Listen(options.listen, credentials, parts->services, parts->port);
+  if (!grpc.ok()) {
+    parts->Shutdown(grpc.status(), absl::ZeroDuration());
+    return grpc.status();
   }
+  parts->grpc = *std::move(grpc);
   parts->scheduler.Start();
   // Whoever is connected to a server that has lost its store moves to another.
   parts->store_watch = std::make_unique<StoreWatch>([&stores] { return stores.Probe(); }, clock,
@@ -233,15 +262,7 @@ void Server::Drain(absl::Duration limit) {
   parts.store_watch->Stop();
   parts.SetServing(false);
   parts.retention.Stop();
-  const absl::Status draining = absl::UnavailableError("server is draining");
-  parts.watches.Drain(draining);
-  parts.fleet.Drain(draining);
-  const auto until = absl::ToChronoTime(absl::Now() + limit);
-  if (parts.grpc_for_agents != nullptr) parts.grpc_for_agents->Shutdown(until);
-  parts.grpc->Shutdown(until);
-  parts.sizer->Stop();  // nobody waits for their answers any more
-  if (parts.grpc_for_agents != nullptr) parts.grpc_for_agents->Wait();
-  parts.grpc->Wait();
+  parts.Shutdown(absl::UnavailableError("server is draining"), limit);
   // No call and no stream is left; what timers remain has nothing to do.
   parts.calls.Stop();
   parts.stream_pool.Stop();

@@ -13,7 +13,8 @@ struct Grant {
   Permission permission;
 };
 
-// An admin may not pose as an agent: whoever steals a user's token still takes over no node.
+// No user's token is one of an agent. An admin's lets machines in and turns nodes away: only so,
+// and seen by everybody, does it take over a node.
 const Grant kGrants[] = {
     {kRoleAdmin, Permission::kReadServer},  {kRoleAdmin, Permission::kReadJobs},
     {kRoleAdmin, Permission::kWriteJobs},   {kRoleAdmin, Permission::kReadNodes},

@@ -21,8 +21,10 @@ absl::Status BindToKey(const NodeKey& key, NodeRecord& node) {
   if (node.name != key.node || node.uid != key.node_uid) {
     return absl::PermissionDeniedError(absl::StrCat(
         "register: nodes/", node.name, node.name == key.node ? " of another state directory" : "",
-        " with the certificate of nodes/", key.node, "; a node needs its own: let it join"));
+        " with the certificate of nodes/", key.node, "; start it with that --node, or let it join ",
+        "with a --state-dir of its own"));
   }
+  node.key_fingerprint = key.fingerprint;
   node.labels.erase(kPoolLabel);
   if (!key.pool.empty()) node.labels[kPoolLabel] = key.pool;
   return absl::OkStatus();
@@ -204,9 +206,6 @@ absl::Status AgentSession::Register(const v1::Register& message) {
   node.incarnation = absl::StrCat(node.incarnation, "/", RandomHex(8));
   TY_ASSIGN_OR_RETURN(const NodeRecord registered,
                       fleet_.store_.RegisterNode(node, fleet_.options_.lease));
-  // Should the key have been revoked meanwhile: what revokes it first takes the lease back, which
-  // has just been given.
-  if (key_.has_value()) TY_RETURN_IF_ERROR(Admit());
   for (const RunningRank& rank : registered.running) {
     spdlog::info("nodes/{}: is heard of again; rank {} of job {} goes on", node.name, rank.id.rank,
                  rank.id.job_uid);
@@ -221,6 +220,7 @@ absl::Status AgentSession::Register(const v1::Register& message) {
   agent_ = {node.name, node.uid, node.instance, node.incarnation};
   incarnation_ = node.incarnation;
   fleet_.TakeOver(node_, std::static_pointer_cast<AgentSession>(shared_from_this()));
+  if (key_.has_value()) EndIfRevoked();  // just now, when this session was not known here yet
   spdlog::info("nodes/{}: registered with {} slots from {}", node_, node.slots.size(),
                node.address);
 

@@ -7,11 +7,15 @@
 #include <optional>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "proto/tls/credentials.h"
 #include "server/fleet/agent_session.h"
 #include "server/fleet/decode.h"
 #include "server/rpc/bridge.h"
+#include "server/work/call_queue.h"
+#include "storage/base/clock.h"
 #include "storage/base/status.h"
 #include "storage/call_limit.h"
 #include "trainyard/v1/executor_service.grpc.pb.h"
@@ -19,8 +23,15 @@
 namespace trainyard {
 namespace {
 
-constexpr size_t kMostPending = 4096;         // messages to an agent that does not read
-constexpr char kJoins[] = "nodes that join";  // the line of such calls; no principal is called so
+constexpr size_t kMostPending = 4096;      // messages to an agent that does not read
+constexpr size_t kLargestJoin = 16 << 10;  // bytes of a request
+// Joining takes milliseconds of a server that has the token; what strangers ask waits in a line of
+// its own, and is refused where that is full.
+const CallQueueOptions kJoins = {.threads = 2,
+                                 .most_of_one = 2,
+                                 .most_waiting_bytes = 512 * int64_t{kLargestJoin},
+                                 .least_bytes = kLargestJoin};
+constexpr absl::Duration kBetweenRefusalsTold = absl::Seconds(1);
 
 // Lives from Connect to OnDone, which gRPC calls once Finish was called and all else is over.
 class ConnectStream : public grpc::ServerBidiReactor<v1::AgentMessage, v1::ServerMessage>,
@@ -107,9 +118,9 @@ class ExecutorServiceBase : public v1::ExecutorService::CallbackService {
 
   grpc::ServerUnaryReactor* Join(grpc::CallbackServerContext* context, const v1::JoinRequest*,
                                  v1::JoinResponse*) override {
-    context->DefaultReactor()->Finish(ToGrpc(
-        absl::FailedPreconditionError("nodes join through the server's port for agents alone "
-                                      "(--listen-agents)")));
+    context->DefaultReactor()->Finish(ToGrpc(absl::FailedPreconditionError(
+        "nobody joins here: machines join at the port of a server that is for agents alone, if it "
+        "was started with one (--listen-agents)")));
     return context->DefaultReactor();
   }
 
@@ -141,21 +152,33 @@ class ServiceByToken final : public ExecutorServiceBase {
 // Agents show the certificate that they got when they joined.
 class ServiceByCertificate final : public ExecutorServiceBase {
  public:
-  ServiceByCertificate(Fleet& fleet, NodeAdmission& admission, CallQueue& calls)
-      : ExecutorServiceBase(fleet), admission_(admission), calls_(calls) {}
+  ServiceByCertificate(Fleet& fleet, NodeAdmission& admission)
+      : ExecutorServiceBase(fleet), admission_(admission), joins_(kJoins) {}
 
   grpc::ServerUnaryReactor* Join(grpc::CallbackServerContext* context,
                                  const v1::JoinRequest* request,
                                  v1::JoinResponse* response) override {
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-    QueuedCall call{.bytes = static_cast<int64_t>(request->ByteSizeLong())};
+    const size_t bytes = request->ByteSizeLong();
+    if (bytes > kLargestJoin) {
+      reactor->Finish(ToGrpc(absl::InvalidArgumentError(
+          absl::StrCat("a request of ", bytes, " bytes, expected at most ", kLargestJoin))));
+      return reactor;
+    }
+    QueuedCall call{.bytes = static_cast<int64_t>(bytes)};
     call.run = [=, this] {
+      if (context->IsCancelled()) {  // gone while it waited for its turn
+        return reactor->Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the caller has gone"));
+      }
       const CallLimit limit(kUserCallLimit);
-      reactor->Finish(ToGrpc(Join(*request, PeerCertificate(*context), *response)));
+      const absl::Status joined = Join(*request, PeerCertificate(*context), *response);
+      if (!joined.ok()) TellRefusal(*context, joined);
+      reactor->Finish(ToGrpc(joined));
     };
-    call.refuse = [reactor](const absl::Status& why) { reactor->Finish(ToGrpc(why)); };
-    // Those of strangers wait behind one another, not in front of users.
-    calls_.Post(kJoins, std::move(call));
+    call.refuse = [reactor](const absl::Status&) {
+      reactor->Finish(ToGrpc(absl::UnavailableError("too many ask to join just now; try again")));
+    };
+    joins_.Post("", std::move(call));
     return reactor;
   }
 
@@ -184,8 +207,25 @@ class ServiceByCertificate final : public ExecutorServiceBase {
     };
   }
 
+  // At most one a second: any stranger may cause them.
+  void TellRefusal(const grpc::CallbackServerContext& context, const absl::Status& why) {
+    absl::MutexLock lock(&mu_);
+    const absl::Duration now = SystemClock().SinceBoot();
+    ++refusals_;
+    if (now - told_ < kBetweenRefusalsTold) return;
+    spdlog::warn(
+        "{} asked for a certificate and did not get it ({} such calls since this was told "
+        "last): {}",
+        context.peer(), refusals_, why.ToString());
+    told_ = now;
+    refusals_ = 0;
+  }
+
   NodeAdmission& admission_;
-  CallQueue& calls_;
+  absl::Mutex mu_;
+  int64_t refusals_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::Duration told_ ABSL_GUARDED_BY(mu_) = -absl::InfiniteDuration();
+  CallQueue joins_;  // last: its calls use the rest
 };
 
 // On the port for users of a server that has one for agents.
@@ -209,9 +249,8 @@ std::shared_ptr<grpc::Service> MakeExecutorService(Fleet& fleet, Authenticator& 
   return std::make_shared<ServiceByToken>(fleet, authenticator);
 }
 
-std::shared_ptr<grpc::Service> MakeExecutorService(Fleet& fleet, NodeAdmission& admission,
-                                                   CallQueue& calls) {
-  return std::make_shared<ServiceByCertificate>(fleet, admission, calls);
+std::shared_ptr<grpc::Service> MakeExecutorService(Fleet& fleet, NodeAdmission& admission) {
+  return std::make_shared<ServiceByCertificate>(fleet, admission);
 }
 
 std::shared_ptr<grpc::Service> MakeExecutorServiceElsewhere(Fleet& fleet) {

@@ -5,7 +5,6 @@
 #include "server/auth/authenticator.h"
 #include "server/auth/node_admission.h"
 #include "server/fleet/fleet.h"
-#include "server/work/call_queue.h"
 
 namespace grpc {
 class Service;
@@ -13,13 +12,16 @@ class Service;
 
 namespace trainyard {
 
-// trainyard.v1.ExecutorService over `fleet`. Destroy it where grpcpp is included. Agents prove who
-// they are by a token,
+// trainyard.v1.ExecutorService over `fleet`, in three forms. Destroy it where grpcpp is included.
+
+// Agents prove who they are by a token.
 std::shared_ptr<grpc::Service> MakeExecutorService(Fleet& fleet, Authenticator& authenticator);
-// or by the certificate of a node, which they get here, too, by calls of `calls`;
-std::shared_ptr<grpc::Service> MakeExecutorService(Fleet& fleet, NodeAdmission& admission,
-                                                   CallQueue& calls);
-// or are told that they connect to another port.
+
+// Agents prove who they are by the certificate of their node, which machines get here, too (Join).
+// Calls of Join under way end when it is destroyed: shut the server down first.
+std::shared_ptr<grpc::Service> MakeExecutorService(Fleet& fleet, NodeAdmission& admission);
+
+// Agents are told that they connect to another port.
 std::shared_ptr<grpc::Service> MakeExecutorServiceElsewhere(Fleet& fleet);
 
 }  // namespace trainyard

@@ -145,7 +145,17 @@ absl::StatusOr<NodeRecord> MemoryStores::RegisterNode(const NodeRecord& node,
   TY_RETURN_IF_ERROR(Available());
   TY_RETURN_IF_ERROR(CheckNode(node));
   absl::MutexLock lock(&mu_);
+  if (node.key_fingerprint.empty()) {
+    const NodeKey* const holder = KeyOfName(node.name);
+    TY_RETURN_IF_ERROR(
+        CheckNameHasNoKey(holder == nullptr ? std::nullopt : std::optional(*holder)));
+  } else {
+    const auto key = node_keys_.find(node.key_fingerprint);
+    if (key == node_keys_.end()) return absl::UnauthenticatedError("nobody joined with this key");
+    TY_RETURN_IF_ERROR(CheckNotRevoked(key->second));
+  }
   NodeRecord made = node;
+  made.key_fingerprint.clear();
   made.reachable = true;
   made.lease_end = ToMicroseconds(Now() + lease);
   made.create_time = Now();

@@ -6,6 +6,8 @@
 
 namespace trainyard {
 
+constexpr absl::Duration kTokensKept = absl::Hours(24 * 7);
+
 absl::StatusOr<JoinToken> MemoryStores::AddJoinToken(const JoinToken& token,
                                                      absl::Duration valid_for) {
   TY_RETURN_IF_ERROR(Available());
@@ -14,6 +16,9 @@ absl::StatusOr<JoinToken> MemoryStores::AddJoinToken(const JoinToken& token,
   JoinToken made = token;
   made.create_time = Now();
   made.expire_time = made.create_time + valid_for;
+  std::erase_if(join_tokens_, [&](const JoinToken& one) {
+    return one.expire_time < made.create_time - kTokensKept;
+  });
   join_tokens_.push_back(made);
   return made;
 }
@@ -55,6 +60,10 @@ absl::StatusOr<NodeKey> MemoryStores::Join(const JoinWish& wish) {
   if (known != node_keys_.end()) facts.known = known->second;
   const NodeKey* holder = KeyOfName(wish.node);
   if (holder != nullptr && holder->fingerprint != wish.fingerprint) facts.holder = *holder;
+  const auto registered = nodes_.find(wish.node);
+  if (registered != nodes_.end() && registered->second.reachable) {
+    facts.registered = registered->second.uid;
+  }
   TY_ASSIGN_OR_RETURN(const Joined joined, DecideJoin(wish, facts, Now()));
   if (joined.counts) {
     shown->joins += 1;

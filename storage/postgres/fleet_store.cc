@@ -9,6 +9,7 @@
 #include "storage/base/status.h"
 #include "storage/postgres/event_group.h"
 #include "storage/postgres/metric_reads.h"
+#include "storage/postgres/node_key_store.h"
 #include "storage/postgres/queries.inc.h"
 #include "storage/postgres/rows.h"
 #include "storage/postgres/writes.h"
@@ -119,6 +120,17 @@ absl::StatusOr<std::vector<RunningRank>> RejoinOn(Transaction& transaction, cons
   return rejoined;
 }
 
+// Before any other lock: who revokes the key goes from there to the lease.
+absl::Status CheckKey(Transaction& transaction, const NodeRecord& node) {
+  if (node.key_fingerprint.empty()) {
+    return CheckNameHasNoKey(FirstKey(transaction.Run(kFindKeyOfName, Params(node.name))));
+  }
+  const std::optional<NodeKey> key =
+      FirstKey(transaction.Run(kHoldNodeKey, Params(node.key_fingerprint)));
+  if (!key.has_value()) return absl::UnauthenticatedError("no node has joined with this key");
+  return CheckNotRevoked(*key);
+}
+
 // Ranks by job, in the order in which all lock jobs.
 std::map<std::string, std::vector<RankId>> ByJob(const std::vector<RankId>& ranks) {
   std::map<std::string, std::vector<RankId>> by_job;
@@ -132,6 +144,7 @@ absl::StatusOr<NodeRecord> PostgresFleetStore::RegisterNode(const NodeRecord& no
                                                             absl::Duration lease) {
   TY_RETURN_IF_ERROR(CheckNode(node));
   return agents_.Run("register node", [&](Transaction& transaction) -> absl::StatusOr<NodeRecord> {
+    TY_RETURN_IF_ERROR(CheckKey(transaction, node));
     transaction.Run(kLockLease, Params(node.name));
     std::vector<RankId> alive;
     for (const pqxx::row& row :

@@ -9,7 +9,7 @@
 namespace trainyard::postgres {
 namespace {
 
-constexpr absl::Duration kTokensKept = absl::Hours(24 * 30);
+constexpr absl::Duration kTokensKept = absl::Hours(24 * 7);
 
 absl::Time TimeIn(const pqxx::field& field) {
   return field.is_null() ? absl::InfiniteFuture() : absl::FromUnixMicros(field.as<int64_t>());
@@ -38,12 +38,21 @@ NodeKey NodeKeyOf(const pqxx::row& row) {
           .revoked_by = row["revoked_by"].as<std::string>()};
 }
 
+// Takes `query`, one of those that find a join token, and sets `now` to the store's time.
+std::optional<JoinToken> FindToken(Transaction& transaction, const Query& query,
+                                   const JoinWish& wish, absl::Time& now) {
+  const pqxx::result rows = transaction.Run(query, Params(wish.token_sha256));
+  if (rows.empty()) return std::nullopt;
+  now = TimeIn(rows[0]["now"]);
+  return JoinTokenOf(rows[0]);
+}
+
+}  // namespace
+
 std::optional<NodeKey> FirstKey(const pqxx::result& rows) {
   if (rows.empty()) return std::nullopt;
   return NodeKeyOf(rows[0]);
 }
-
-}  // namespace
 
 absl::StatusOr<JoinToken> PostgresNodeKeyStore::AddJoinToken(const JoinToken& token,
                                                              absl::Duration valid_for) {
@@ -77,20 +86,27 @@ absl::StatusOr<JoinToken> PostgresNodeKeyStore::RevokeJoinToken(const std::strin
 }
 
 absl::StatusOr<NodeKey> PostgresNodeKeyStore::Join(const JoinWish& wish) {
+  // Whoever has no token that holds is refused before others have to wait for it.
+  TY_RETURN_IF_ERROR(database_.Run(
+      "find join token",
+      [&](Transaction& transaction) -> absl::Status {
+        absl::Time now;
+        const std::optional<JoinToken> token = FindToken(transaction, kFindJoinToken, wish, now);
+        return CheckJoinTokenHolds(token, now);
+      },
+      Access::kStatements));
   return database_.Run("join", [&](Transaction& transaction) -> absl::StatusOr<NodeKey> {
     transaction.Run(kLockNodeKeys, Params());
-    const pqxx::result tokens = transaction.Run(kLockJoinToken, Params(wish.token_sha256));
     JoinFacts facts;
     absl::Time now;
-    if (!tokens.empty()) {
-      facts.token = JoinTokenOf(tokens[0]);
-      now = TimeIn(tokens[0]["now"]);
-    }
+    facts.token = FindToken(transaction, kLockJoinToken, wish, now);
     facts.known = FirstKey(transaction.Run(kFindNodeKey, Params(wish.fingerprint)));
     facts.holder = FirstKey(transaction.Run(kFindKeyOfName, Params(wish.node)));
     if (facts.holder.has_value() && facts.holder->fingerprint == wish.fingerprint) {
       facts.holder.reset();
     }
+    const pqxx::result registered = transaction.Run(kRegisteredUid, Params(wish.node));
+    if (!registered.empty()) facts.registered = registered[0]["uid"].as<std::string>();
     TY_ASSIGN_OR_RETURN(const Joined joined, DecideJoin(wish, facts, now));
     if (!joined.counts) return joined.key;
     const NodeKey& key = joined.key;

@@ -1,9 +1,14 @@
 #pragma once
 
+#include <optional>
+
 #include "storage/node_key_store.h"
 #include "storage/postgres/database.h"
 
 namespace trainyard::postgres {
+
+// The key in the first of these rows, if there is any.
+std::optional<NodeKey> FirstKey(const pqxx::result& rows);
 
 class PostgresNodeKeyStore : public NodeKeyStore {
  public:

@@ -69,6 +69,8 @@ struct NodeRecord {
   std::string name;      // a label: unique among the nodes whose leases hold
   std::string uid;       // digest of the agent's secret; "": one that has none
   std::string instance;  // which boot of which machine, and which state directory there
+  // Of a registration: the key by which the agent proves who it is (CertificateFacts); empty: none.
+  std::string key_fingerprint;
   // Of a registration: the ranks whose folders the agent found there when it started.
   std::vector<RankId> found;
   // Of a registration: its ranks whose processes run. As it is answered: those that rejoined.

@@ -25,7 +25,9 @@ bool IsPool(const std::string& pool) {
   return pool.size() <= kLongestPool;
 }
 
-absl::Status CheckToken(const std::optional<JoinToken>& token, absl::Time now) {
+}  // namespace
+
+absl::Status CheckJoinTokenHolds(const std::optional<JoinToken>& token, absl::Time now) {
   if (!token.has_value()) {
     return absl::UnauthenticatedError(
         "the join token is not known here: it ended long ago, or is of another yard");
@@ -42,8 +44,6 @@ absl::Status CheckToken(const std::optional<JoinToken>& token, absl::Time now) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
 absl::Status CheckJoinToken(const JoinToken& token, absl::Duration valid_for) {
   if (!IsPool(token.pool)) {
     return FieldError("pool", absl::StrCat("'", token.pool.substr(0, 100), "'"),
@@ -59,7 +59,7 @@ absl::Status CheckJoinToken(const JoinToken& token, absl::Duration valid_for) {
 }
 
 absl::StatusOr<Joined> DecideJoin(const JoinWish& wish, const JoinFacts& facts, absl::Time now) {
-  TY_RETURN_IF_ERROR(CheckToken(facts.token, now));
+  TY_RETURN_IF_ERROR(CheckJoinTokenHolds(facts.token, now));
   const JoinToken& token = *facts.token;
   if (facts.known.has_value()) {
     const NodeKey& known = *facts.known;
@@ -77,6 +77,12 @@ absl::StatusOr<Joined> DecideJoin(const JoinWish& wish, const JoinFacts& facts, 
         absl::StrCat("nodes/", wish.node, " joined with another key at ",
                      When(facts.holder->join_time), "; if that one is gone for good, revoke it ",
                      "with `trainyard node revoke ", wish.node, "`, or choose another --node"));
+  }
+  if (!facts.registered.value_or("").empty() && *facts.registered != wish.node_uid) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("nodes/", wish.node,
+                     " is another agent, with another state directory, and its "
+                     "lease holds; choose another --node"));
   }
   if (token.joins >= token.most_joins) {
     return absl::FailedPreconditionError(
@@ -103,6 +109,14 @@ absl::Status CheckNotRevoked(const NodeKey& key) {
       absl::StrCat("the key of nodes/", key.node, " was revoked by ", key.revoked_by, " at ",
                    When(key.revoke_time), "; to let the machine in again, stop its agent, remove ",
                    "node.key from its state directory and give it a new join token"));
+}
+
+absl::Status CheckNameHasNoKey(const std::optional<NodeKey>& holder) {
+  if (!holder.has_value()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "node: nodes/", holder->node,
+      " has joined, and its agent shows its certificate at a server's ",
+      "port for agents (--listen-agents); choose another --node, or revoke its key first"));
 }
 
 }  // namespace trainyard

@@ -53,9 +53,10 @@ struct JoinWish {
 
 // What the store knows about a wish.
 struct JoinFacts {
-  std::optional<JoinToken> token;  // with this digest
-  std::optional<NodeKey> known;    // the key itself, if it joined before
-  std::optional<NodeKey> holder;   // another key that is not revoked and has this name
+  std::optional<JoinToken> token;         // with this digest
+  std::optional<NodeKey> known;           // the key itself, if it joined before
+  std::optional<NodeKey> holder;          // another key that is not revoked and has this name
+  std::optional<std::string> registered;  // uid of the agent that is registered under it right now
 };
 
 struct Joined {
@@ -63,10 +64,15 @@ struct Joined {
   bool counts = false;  // it is one more join of the token
 };
 
-// Who has joined once may ask again with the same token, and gets the same answer.
-//   kUnauthenticated     there is no such token, or it was revoked
-//   kFailedPrecondition  it is over or used up, the key is another node's, or the name another
-//   key's kPermissionDenied    the key was revoked
+// Whether anybody may join with the token.
+//   kUnauthenticated     there is none, or it was revoked
+//   kFailedPrecondition  it is over
+absl::Status CheckJoinTokenHolds(const std::optional<JoinToken>& token, absl::Time now);
+
+// Who has joined once may ask again with the same token, and gets the same answer. What
+// CheckJoinTokenHolds says, and:
+//   kFailedPrecondition  the token is used up, the key is another node's, or the name another's
+//   kPermissionDenied    the key was revoked
 absl::StatusOr<Joined> DecideJoin(const JoinWish& wish, const JoinFacts& facts, absl::Time now);
 
 // kNotFound: there is no key of this name to revoke.
@@ -74,5 +80,8 @@ absl::Status NeverJoined(const std::string& node);
 
 // kPermissionDenied: the key was revoked.
 absl::Status CheckNotRevoked(const NodeKey& key);
+
+// Whether an agent that shows no key may register under a name. kFailedPrecondition: a key has it.
+absl::Status CheckNameHasNoKey(const std::optional<NodeKey>& holder);
 
 }  // namespace trainyard

@@ -117,12 +117,55 @@ TEST_P(NodeKeys, ARevokedKeyIsOutForGoodAndItsNameIsFree) {
 
 TEST_P(NodeKeys, TheSessionOfARevokedNodeCannotRenewItsLease) {
   ASSERT_OK(Join(AddToken(), "n1").status());
-  NodeRecord node{.name = "n1", .uid = "n1 uid", .incarnation = "i1", .address = "there"};
+  NodeRecord node{.name = "n1", .uid = "n1 uid", .key_fingerprint = "n1 key"};
+  node.incarnation = "i1";
+  node.address = "there";
   FleetStore& fleet = backend_->stores().fleet();
   ASSERT_OK(fleet.RegisterNode(node, absl::Seconds(10)).status());
   EXPECT_OK(RenewLease(fleet, "n1", "i1", absl::Seconds(10), {}));
   ASSERT_OK(keys().RevokeNode("n1", "user:ann").status());
   EXPECT_TRUE(absl::IsAborted(RenewLease(fleet, "n1", "i1", absl::Seconds(10), {})));
+}
+
+TEST_P(NodeKeys, ANodeRegistersByItsKeyAndNobodyElseUnderItsName) {
+  const auto code = [this](const std::string& node, const std::string& key) {
+    NodeRecord record{.name = node, .uid = node + " uid", .key_fingerprint = key};
+    record.incarnation = "i1";
+    record.address = "there";
+    return fleet().RegisterNode(record, absl::Seconds(10)).status().code();
+  };
+  ASSERT_OK(Join(AddToken(), "n1").status());
+  EXPECT_EQ(code("n1", ""), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(code("n2", ""), absl::StatusCode::kOk);
+  EXPECT_EQ(code("n1", "unknown"), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(code("n1", "n1 key"), absl::StatusCode::kOk);
+  ASSERT_OK(keys().RevokeNode("n1", "user:ann").status());
+  EXPECT_EQ(code("n1", "n1 key"), absl::StatusCode::kPermissionDenied);
+}
+
+TEST_P(NodeKeys, NobodyJoinsUnderTheNameOfAnotherAgentThatIsThere) {
+  NodeRecord record{.name = "n1", .uid = "n1 uid", .incarnation = "i1", .address = "there"};
+  ASSERT_OK(fleet().RegisterNode(record, absl::Seconds(10)).status());
+  JoinWish wish{.token_sha256 = AddToken(9), .fingerprint = "k", .node = "n1", .node_uid = "other"};
+  EXPECT_EQ(CodeOf(keys().Join(wish)), absl::StatusCode::kFailedPrecondition);
+  wish.node_uid = "n1 uid";
+  EXPECT_OK(keys().Join(wish).status());
+}
+
+// Either the registration comes first, and the revocation takes its lease back, or it is refused.
+TEST_P(NodeKeys, WhoIsRevokedWhileRegisteringHasNoLease) {
+  for (int turn = 0; turn < 20; ++turn) {
+    const std::string name = absl::StrCat("n", turn);
+    ASSERT_OK(Join(AddToken(), name).status());
+    NodeRecord record{.name = name, .uid = name + " uid", .key_fingerprint = name + " key"};
+    record.incarnation = "i1";
+    record.address = "there";
+    std::thread revokes([&] { EXPECT_OK(keys().RevokeNode(name, "user:ann").status()); });
+    const absl::Status registered = fleet().RegisterNode(record, absl::Seconds(10)).status();
+    revokes.join();
+    EXPECT_TRUE(registered.ok() || absl::IsPermissionDenied(registered)) << registered;
+    EXPECT_TRUE(absl::IsAborted(RenewLease(fleet(), name, "i1", absl::Seconds(10), {})));
+  }
 }
 
 TEST_P(NodeKeys, WhatCannotBeATokenIsRefused) {

@@ -11,7 +11,8 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from replicas import MovingWatcher  # noqa: E402
-from secured import JoinedReplicas  # noqa: E402
+from links import free_port  # noqa: E402
+from secured import JoinedReplicas, SecuredReplicas  # noqa: E402
 from yard import BIN, eventually, gpt, resources_pb, run_services_pb, text_file  # noqa: E402
 
 
@@ -146,6 +147,40 @@ class JoinTest(unittest.TestCase):
             with Stranger(yard, "stranger", "--join-token", str(path)) as agent:
                 self.assertEqual(agent.process.wait(30), 64)
                 self.assertIn(words, agent.log.read_text())
+
+
+class ChangeOverTest(unittest.TestCase):
+    def test_agents_with_tokens_join_while_their_job_trains(self):
+        yard = self.enterContext(SecuredReplicas(servers=2, agents=2))
+        spec = gpt(text_file(yard.dir), 3000, every_steps=1000)
+        spec["parallel"], spec["resources"] = {"logical_ranks": 2}, {"min_slots": 2}
+        name = yard.submit(spec).name
+        watcher = MovingWatcher(yard, name)
+        yard.wait_for_step(name, 20)
+        yard.parts = []  # what ends is not started again but by this test
+        port, token = free_port(), yard.dir + "/join-token"
+        yard.servers[1].stop(signal.SIGTERM)
+        yard.servers[1]._command += ["--listen-agents", f"127.0.0.1:{port}"]
+        yard.servers[1].start()
+        made = eventually(lambda: yard.run("--server", yard.addresses[1], "--ca-file", yard.ca, "--token-file",
+                                           yard.dir + "/tokens/admin", "admin", "join-token", "--joins", "2", "--to",
+                                           token).returncode == 0, 30, "a join token")
+        self.assertTrue(made)
+        workers = sorted(yard.training_pids())
+        for agent in yard.agents:
+            agent.stop(signal.SIGTERM)
+            command = agent._command
+            at = command.index("--token-file")
+            agent._command = command[:1] + ["--server", f"127.0.0.1:{port}", "--join-token", token] + command[3:at] + \
+                command[at + 4:]
+            agent.start()
+        eventually(lambda: "joined with join token" in pathlib.Path(yard.dir, "logs/server-1.log").read_text() and
+                   len(yard.connected_nodes()) == 2, 30, "the agents to have joined")
+        yard.servers[0].stop(signal.SIGTERM)
+        self.assertEqual(sorted(yard.training_pids()), workers)
+        self.assertTrue(watcher.join(120), "the job did not end")
+        self.assertEqual(watcher.end.state, resources_pb.SUCCEEDED, watcher.end)
+        self.assertEqual((watcher.end.attempt, watcher.end.restarts, watcher.missed()), (1, 0, 0))
 
 
 if __name__ == "__main__":

@@ -31,9 +31,12 @@ absl::StatusOr<int> MakeToken(Session& session, const JoinTokenFlags& flags) {
   request.set_pool(flags.pool);
   request.mutable_valid_for()->set_seconds(static_cast<int64_t>(flags.valid_for));
   request.set_most_joins(flags.most_joins);
-  TY_ASSIGN_OR_RETURN(const v1::JoinToken made, client->CreateJoinToken(request));
+  // Before there is a token, which nobody would have if the file cannot be written.
+  if (flags.path.has_value()) TY_RETURN_IF_ERROR(WriteFileAtomically(*flags.path, "", 0600));
+  TY_ASSIGN_OR_RETURN(v1::JoinToken made, client->CreateJoinToken(request));
   if (flags.path.has_value()) {
     TY_RETURN_IF_ERROR(WriteFileAtomically(*flags.path, made.file(), 0600));
+    made.clear_file();  // it may be shown, and logged
     if (session.WriteForPrograms(made)) return kExitOk;
   } else if (session.wants_messages()) {
     session.WriteForPrograms(made);

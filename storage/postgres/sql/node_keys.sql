@@ -3,6 +3,7 @@
 -- name: AddJoinToken
 INSERT INTO join_tokens (id, sha256, pool, creator, most_joins, create_time, expire_time)
 VALUES ($1, $2, $3, $4, $5, clock_timestamp(), clock_timestamp() + $6::bigint * interval '1 microsecond')
+ON CONFLICT (id) DO UPDATE SET id = excluded.id
 RETURNING {join_token_columns}
 
 -- name: ForgetJoinTokens
@@ -14,6 +15,9 @@ SELECT {join_token_columns} FROM join_tokens ORDER BY create_time DESC, id
 -- name: RevokeJoinToken
 UPDATE join_tokens SET revoke_time = coalesce(revoke_time, clock_timestamp()) WHERE id = $1
 RETURNING {join_token_columns}
+
+-- name: FindJoinToken
+SELECT {join_token_columns}, micros(clock_timestamp()) AS now FROM join_tokens WHERE sha256 = $1
 
 -- name: LockJoinToken
 SELECT {join_token_columns}, micros(clock_timestamp()) AS now FROM join_tokens WHERE sha256 = $1 FOR UPDATE
@@ -27,6 +31,13 @@ UPDATE join_tokens SET joins = joins + 1 WHERE id = $1
 
 -- name: FindNodeKey
 SELECT {node_key_columns} FROM node_keys WHERE fingerprint = $1
+
+-- name: HoldNodeKey
+-- Whoever revokes it waits until this transaction is over.
+SELECT {node_key_columns} FROM node_keys WHERE fingerprint = $1 FOR SHARE
+
+-- name: RegisteredUid
+SELECT uid FROM nodes WHERE name = $1 AND reachable
 
 -- name: FindKeyOfName
 SELECT {node_key_columns} FROM node_keys WHERE node = $1 AND revoke_time IS NULL

@@ -126,7 +126,7 @@ class LinkTest : public ::testing::Test {
   }
 
   void Start(bool with_token = true) {
-    Link::Options options{.servers = {yard_.address()}};
+    Link::Options options{.servers = servers_};
     options.certificate.emplace(folder_);
     options.look_at_certificate = absl::Milliseconds(20);
     if (with_token) options.join_token = folder_ + "/token";
@@ -154,6 +154,7 @@ class LinkTest : public ::testing::Test {
 
   const std::string token_ = MakeJoinToken();
   Yard yard_;
+  std::vector<std::string> servers_ = {yard_.address()};
   ShiftedClock clock_;
   std::string folder_;
   absl::Mutex mu_;
@@ -203,6 +204,40 @@ TEST_F(LinkTest, ACertificateThatIsOverIsReplacedByATokenAlone) {
   Start();
   // The new one is over by this clock, too: it asks again and again.
   EXPECT_EQ(yard_.WaitForJoins(3)[2].token(), token_);
+}
+
+TEST_F(LinkTest, ANodeWhoseKeyWasRemovedJoinsThoughItsFirstTryFails) {
+  Start();
+  ASSERT_TRUE(WaitUntilUp());
+  Stop();
+  std::filesystem::remove(folder_ + "/node.key");
+  yard_.Refuse({grpc::FAILED_PRECONDITION, "the token is used up"});
+  Start();
+  yard_.WaitForJoins(2);
+  Stop();
+  yard_.Refuse(grpc::Status::OK);
+  Start();
+  EXPECT_TRUE(WaitUntilUp());
+}
+
+TEST_F(LinkTest, ATokenOfAnotherYardMakesTheNodeJoinThat) {
+  Start();
+  ASSERT_TRUE(WaitUntilUp());
+  Stop();
+  Yard other;
+  const JoinTokenFile file{.token = MakeJoinToken(), .authorities = other.authority()};
+  ASSERT_TRUE(WriteFileAtomically(folder_ + "/token", JoinTokenFileText(file), 0600).ok());
+  servers_ = {other.address()};
+  Start();
+  EXPECT_TRUE(WaitUntilUp());
+  EXPECT_EQ(other.WaitForJoins(1)[0].token(), file.token);
+  Stop();
+}
+
+TEST(PauseAfterJoinsTest, GrowsToHalfAMinute) {
+  EXPECT_EQ(PauseAfterJoins(0, 0.5), absl::ZeroDuration());
+  EXPECT_EQ(PauseAfterJoins(1, 0.5), absl::Milliseconds(100));
+  EXPECT_EQ(PauseAfterJoins(1000, 0.5), absl::Seconds(30));
 }
 
 TEST_F(LinkTest, WhoIsRefusedAsksAgainAndIsStoppedAtOnce) {

@@ -81,9 +81,24 @@ TEST_F(NodeCertificateTest, WhatIsNotForItsKeyIsNotKept) {
     EXPECT_TRUE(absl::IsInvalidArgument(its().Read(absl::Now()).status()));
   }
   EXPECT_TRUE(absl::StrContains(its().SigningRequest().status().message(), "node.key"));
-  // Without it the node is a new one.
+  // Without it the node is a new one, also when it asks for a certificate and gets none.
   std::filesystem::remove(folder_ + "/node.key");
   EXPECT_TRUE(absl::IsNotFound(its().Read(absl::Now()).status()));
+  EXPECT_TRUE(its().SigningRequest().ok());
+  EXPECT_TRUE(absl::IsNotFound(its().Read(absl::Now()).status()));
+}
+
+TEST_F(NodeCertificateTest, WithoutTheAuthorityItIsNotUsedAndTheFileIsNamed) {
+  ASSERT_TRUE(its().Keep(Sign(), authority_.certificates).ok());
+  for (const char* text : {"", "nonsense"}) {
+    ASSERT_TRUE(WriteFileAtomically(folder_ + "/yard.pem", text, 0600).ok());
+    const absl::Status status = its().Read(absl::Now()).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), "yard.pem")) << status;
+  }
+  std::filesystem::remove(folder_ + "/yard.pem");
+  const absl::Status status = its().Read(absl::Now()).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
 }
 
 }  // namespace

@@ -220,8 +220,10 @@ TEST_F(JoinTest, WhatIsNoRequestToJoinIsRefusedWithTheField) {
   request = RequestOf("n1", key, token);
   request.set_signing_request("nonsense");
   refused("signing_request:", request);
-  request.set_signing_request(std::string(1 << 20, 'x'));
+  request.set_signing_request(std::string(5000, 'x'));
   refused("signing_request:", request);
+  request.set_signing_request(std::string(1 << 20, 'x'));
+  refused("a request of ", request);
   const auto unknown = Ask(RequestOf("n1", key, std::string(64, '0')));
   EXPECT_TRUE(absl::IsUnauthenticated(unknown.status())) << unknown.status();
 }
