@@ -27,6 +27,7 @@ void AddRetention(CLI::App& root, Session& session);
 void AddAdmin(CLI::App& root, Session& session);
 void AddContext(CLI::App& root, Session& session);
 void AddLocal(CLI::App& root, Session& session);
+void AddWhoAmI(CLI::App& root, Session& session);
 void AddVersion(CLI::App& root, Session& session);
 void AddCompletion(CLI::App& root, Session& session);
 

@@ -21,6 +21,7 @@
 #include "storage/base/ids.h"
 #include "storage/base/server_list.h"
 #include "storage/base/status.h"
+#include "trainyard/v1/access_service.grpc.pb.h"
 #include "trainyard/v1/job_service.grpc.pb.h"
 #include "trainyard/v1/run_services.grpc.pb.h"
 
@@ -135,7 +136,8 @@ struct Endpoint {
         logs(v1::LogService::NewStub(channel)),
         checkpoints(v1::CheckpointService::NewStub(channel)),
         nodes(v1::NodeService::NewStub(channel)),
-        info(v1::InfoService::NewStub(channel)) {}
+        info(v1::InfoService::NewStub(channel)),
+        access(v1::AccessService::NewStub(channel)) {}
 
   // Shared with the stubs below, which are destroyed before it.
   std::shared_ptr<grpc::Channel> channel;
@@ -145,6 +147,7 @@ struct Endpoint {
   std::unique_ptr<v1::CheckpointService::Stub> checkpoints;
   std::unique_ptr<v1::NodeService::Stub> nodes;
   std::unique_ptr<v1::InfoService::Stub> info;
+  std::unique_ptr<v1::AccessService::Stub> access;
 };
 
 struct Client::Connection {
@@ -421,6 +424,23 @@ absl::StatusOr<v1::JoinToken> Client::RevokeJoinToken(const v1::RevokeJoinTokenR
 
 absl::StatusOr<v1::RevokeNodeResponse> Client::RevokeNode(const v1::RevokeNodeRequest& request) {
   return connection_->Call(&Endpoint::nodes, &v1::NodeService::Stub::RevokeNode, request);
+}
+
+absl::StatusOr<v1::Caller> Client::GetCaller() {
+  return connection_->Call(&Endpoint::access, &v1::AccessService::Stub::GetCaller,
+                           v1::GetCallerRequest());
+}
+
+absl::StatusOr<v1::AccessToken> Client::CreateToken(const v1::CreateTokenRequest& request) {
+  return connection_->Call(&Endpoint::access, &v1::AccessService::Stub::CreateToken, request);
+}
+
+absl::StatusOr<v1::ListTokensResponse> Client::ListTokens(const v1::ListTokensRequest& request) {
+  return connection_->Call(&Endpoint::access, &v1::AccessService::Stub::ListTokens, request);
+}
+
+absl::StatusOr<v1::AccessToken> Client::RevokeToken(const v1::RevokeTokenRequest& request) {
+  return connection_->Call(&Endpoint::access, &v1::AccessService::Stub::RevokeToken, request);
 }
 
 absl::StatusOr<v1::ServerInfo> Client::GetServerInfo() {

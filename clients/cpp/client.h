@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "clients/cpp/stop.h"
+#include "trainyard/v1/access_service.pb.h"
 #include "trainyard/v1/job_service.pb.h"
 #include "trainyard/v1/run_services.pb.h"
 
@@ -89,6 +90,11 @@ class Client {
       const v1::ListJoinTokensRequest& request);
   absl::StatusOr<v1::JoinToken> RevokeJoinToken(const v1::RevokeJoinTokenRequest& request);
   absl::StatusOr<v1::RevokeNodeResponse> RevokeNode(const v1::RevokeNodeRequest& request);
+
+  absl::StatusOr<v1::Caller> GetCaller();
+  absl::StatusOr<v1::AccessToken> CreateToken(const v1::CreateTokenRequest& request);
+  absl::StatusOr<v1::ListTokensResponse> ListTokens(const v1::ListTokensRequest& request);
+  absl::StatusOr<v1::AccessToken> RevokeToken(const v1::RevokeTokenRequest& request);
   absl::StatusOr<v1::ServerInfo> GetServerInfo();
   absl::StatusOr<v1::Retention> GetRetention();
   absl::StatusOr<v1::Retention> SetRetention(const v1::SetRetentionRequest& request);

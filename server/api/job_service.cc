@@ -93,7 +93,7 @@ class JobService final : public v1::JobService::CallbackService {
                                      const v1::ListJobsRequest* request,
                                      v1::ListJobsResponse* response) override {
     return RunCall(b_, Permission::kReadJobs, context, request,
-                   [=, this](const Principal&) { return List(*request, response); });
+                   [=, this](const Principal& by) { return List(*request, by, response); });
   }
   grpc::ServerUnaryReactor* CancelJob(grpc::CallbackServerContext* context,
                                       const v1::CancelJobRequest* request,
@@ -192,9 +192,10 @@ class JobService final : public v1::JobService::CallbackService {
     return absl::OkStatus();
   }
 
-  absl::Status List(const v1::ListJobsRequest& request, v1::ListJobsResponse* response) {
-    TY_ASSIGN_OR_RETURN(const std::string project,
-                        ParseProjectName("parent", request.parent(), true));
+  absl::Status List(const v1::ListJobsRequest& request, const Principal& by,
+                    v1::ListJobsResponse* response) {
+    TY_ASSIGN_OR_RETURN(std::string project, ParseProjectName("parent", request.parent(), true));
+    if (!by.project.empty()) project = by.project;  // all projects: those of the caller
     TY_ASSIGN_OR_RETURN(int page_size, CheckPageSize(request.page_size(), 50, 1000));
     TY_ASSIGN_OR_RETURN(const std::vector<JobFilter> filter, ParseFilter(request.filter()));
     const std::string question = absl::StrCat("jobs\n", project, "\n", request.filter());
@@ -251,6 +252,16 @@ class JobService final : public v1::JobService::CallbackService {
     }
   }
 
+  // kPermissionDenied: it is not the principal's own, and others' are not its business.
+  absl::Status CheckMayChange(const JobName& name, const Principal& by) {
+    if (HasPermission(by, Permission::kChangeAnyJob)) return absl::OkStatus();
+    TY_ASSIGN_OR_RETURN(const JobRecord job, jobs_.Get(name));
+    if (job.creator == by.name) return absl::OkStatus();
+    return absl::PermissionDeniedError(absl::StrCat(by.name, " (role ", by.role, ") may not ",
+                                                    PermissionName(Permission::kChangeAnyJob),
+                                                    ": this one is of ", job.creator));
+  }
+
   // All calls that change a job: they differ in `arrow` alone.
   template <typename Request, typename Arrow>
   grpc::ServerUnaryReactor* Drive(grpc::CallbackServerContext* context, const Request* request,
@@ -259,6 +270,7 @@ class JobService final : public v1::JobService::CallbackService {
                    [=, this](const Principal& by) -> absl::Status {
                      Target target;
                      TY_ASSIGN_OR_RETURN(target.name, ParseJobName("name", request->name()));
+                     TY_RETURN_IF_ERROR(CheckMayChange(target.name, by));
                      if (!request->etag().empty()) {
                        TY_ASSIGN_OR_RETURN(const JobRecord current, jobs_.Get(target.name));
                        TY_ASSIGN_OR_RETURN(target.version, VersionOfEtag(request->etag(), current));

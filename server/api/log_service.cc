@@ -31,9 +31,20 @@ class LogStream final : public WriteStream<v1::TailLogsResponse>, public LogSink
  public:
   static LogStream* Begin(grpc::CallbackServerContext& context, const ServiceDependencies& b,
                           const v1::TailLogsRequest& request) {
-    auto open = [authorization = AuthorizationOf(context), request,
+    auto* stream = new LogStream(context);  // deletes itself in OnDone
+    // Called while the stream lives, and has its tail.
+    auto open = [authorization = AuthorizationOf(context), request, stream,
                  &b]() -> absl::StatusOr<RankRecord> {
-      TY_RETURN_IF_ERROR(b.authenticator.Admit(authorization, Permission::kReadJobs).status());
+      TY_ASSIGN_OR_RETURN(
+          Authenticator::Guarded admitted,
+          b.authenticator.AdmitStream(
+              authorization, Permission::kReadJobs,
+              [weak = std::weak_ptr<LogTail>(stream->tail_)](const absl::Status& why) {
+                const std::shared_ptr<LogTail> tail = weak.lock();
+                if (tail != nullptr) tail->EndWith(why);
+              }));
+      stream->guard_ = std::move(admitted.guard);
+      TY_RETURN_IF_ERROR(CheckProject(admitted.principal, request.job()));
       TY_RETURN_IF_ERROR(CheckRequest(request));
       TY_ASSIGN_OR_RETURN(const JobName name, ParseJobName("job", request.job()));
       TY_ASSIGN_OR_RETURN(const JobRecord job, b.stores.jobs().Get(name));
@@ -45,7 +56,6 @@ class LogStream final : public WriteStream<v1::TailLogsResponse>, public LogSink
     };
     LogTailOptions options{.follow = request.follow()};
     if (request.last_bytes() > 0) options.last_bytes = request.last_bytes();
-    auto* stream = new LogStream(context);  // deletes itself in OnDone
     stream->tail_ = std::make_shared<LogTail>(b.pool, b.fleet, std::move(open), options, *stream);
     const std::shared_ptr<LogTail> tail = stream->tail_;  // the stream may end at once
     tail->Poke();
@@ -71,6 +81,7 @@ class LogStream final : public WriteStream<v1::TailLogsResponse>, public LogSink
   void Left() override { tail_->Cancel(); }
 
   std::shared_ptr<LogTail> tail_;  // shared with the tasks of the pool
+  std::shared_ptr<void> guard_;    // ends it should the caller's token not count any more
 };
 
 using LogServiceBase = v1::LogService::WithCallbackMethod_TailLogs<v1::LogService::Service>;

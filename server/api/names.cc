@@ -65,13 +65,27 @@ absl::StatusOr<CheckpointName> ParseCheckpointName(absl::string_view field,
   return checkpoint;
 }
 
-absl::StatusOr<std::string> ParseJoinTokenName(absl::string_view field, absl::string_view name) {
+namespace {
+
+// "{collection}/{id}", with an id of hex digits.
+absl::StatusOr<std::string> ParseHexName(absl::string_view field, absl::string_view name,
+                                         absl::string_view collection) {
   const std::vector<absl::string_view> parts = absl::StrSplit(name, '/');
-  const bool good = parts.size() == 2 && parts[0] == "joinTokens" && !parts[1].empty() &&
+  const bool good = parts.size() == 2 && parts[0] == collection && !parts[1].empty() &&
                     parts[1].size() <= 32 &&
                     parts[1].find_first_not_of("0123456789abcdef") == absl::string_view::npos;
-  if (!good) return WrongName(field, name, "joinTokens/{id}");
+  if (!good) return WrongName(field, name, absl::StrCat(collection, "/{id}"));
   return std::string(parts[1]);
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ParseJoinTokenName(absl::string_view field, absl::string_view name) {
+  return ParseHexName(field, name, "joinTokens");
+}
+
+absl::StatusOr<std::string> ParseTokenName(absl::string_view field, absl::string_view name) {
+  return ParseHexName(field, name, "tokens");
 }
 
 absl::StatusOr<std::string> ParseNodeName(absl::string_view field, absl::string_view name) {

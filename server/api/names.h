@@ -34,6 +34,9 @@ absl::StatusOr<std::string> ParseNodeName(absl::string_view field, absl::string_
 // "joinTokens/{id}"
 absl::StatusOr<std::string> ParseJoinTokenName(absl::string_view field, absl::string_view name);
 
+// "tokens/{id}"
+absl::StatusOr<std::string> ParseTokenName(absl::string_view field, absl::string_view name);
+
 // 0 means `normal`; more than `most` is taken as `most` (AIP-158).
 absl::StatusOr<int> CheckPageSize(int page_size, int normal, int most);
 

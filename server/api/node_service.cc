@@ -32,6 +32,16 @@ v1::JoinToken ToProto(const JoinToken& token) {
   return out;
 }
 
+// Takes out what is of other projects than the principal's.
+void HideOthers(const Principal& by, v1::Node& node) {
+  if (by.project.empty()) return;
+  for (v1::Slot& slot : *node.mutable_slots()) {
+    if (!CheckProject(by, slot.job()).ok()) slot.set_job("projects/-/jobs/-");
+  }
+  node.clear_failures();  // they name jobs without their projects
+  node.clear_lost_ranks();
+}
+
 class NodeService final : public v1::NodeService::CallbackService {
  public:
   explicit NodeService(const ServiceDependencies& dependencies) : b_(dependencies) {}
@@ -40,16 +50,19 @@ class NodeService final : public v1::NodeService::CallbackService {
                                       const v1::ListNodesRequest* request,
                                       v1::ListNodesResponse* response) override {
     return RunCall(b_, Permission::kReadNodes, context, request,
-                   [=, this](const Principal&) { return List(*request, response); });
+                   [=, this](const Principal& by) { return List(*request, by, response); });
   }
   grpc::ServerUnaryReactor* GetNode(grpc::CallbackServerContext* context,
                                     const v1::GetNodeRequest* request,
                                     v1::Node* response) override {
-    return RunCall(
-        b_, Permission::kReadNodes, context, request, [=, this](const Principal&) -> absl::Status {
-          TY_ASSIGN_OR_RETURN(const std::string node, ParseNodeName("name", request->name()));
-          return Find(node, response);
-        });
+    return RunCall(b_, Permission::kReadNodes, context, request,
+                   [=, this](const Principal& by) -> absl::Status {
+                     TY_ASSIGN_OR_RETURN(const std::string node,
+                                         ParseNodeName("name", request->name()));
+                     TY_RETURN_IF_ERROR(Find(node, response));
+                     HideOthers(by, *response);
+                     return absl::OkStatus();
+                   });
   }
   grpc::ServerUnaryReactor* DrainNode(grpc::CallbackServerContext* context,
                                       const v1::DrainNodeRequest* request,
@@ -146,7 +159,8 @@ class NodeService final : public v1::NodeService::CallbackService {
     return absl::OkStatus();
   }
 
-  absl::Status List(const v1::ListNodesRequest& request, v1::ListNodesResponse* response) {
+  absl::Status List(const v1::ListNodesRequest& request, const Principal& by,
+                    v1::ListNodesResponse* response) {
     TY_ASSIGN_OR_RETURN(const int page_size, CheckPageSize(request.page_size(), 100, 1000));
     TY_ASSIGN_OR_RETURN(const std::string after, ReadPageToken("nodes", request.page_token()));
     TY_ASSIGN_OR_RETURN(SchedulerSnapshot snapshot, b_.stores.scheduler().ReadSnapshot());
@@ -159,7 +173,9 @@ class NodeService final : public v1::NodeService::CallbackService {
         response->set_next_page_token(MakePageToken("nodes", last));
         break;
       }
-      *response->add_nodes() = ToProto(node, snapshot);
+      v1::Node& shown = *response->add_nodes();
+      shown = ToProto(node, snapshot);
+      HideOthers(by, shown);
       last = node.name;
     }
     return absl::OkStatus();

@@ -219,9 +219,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Stores& stores, Clock& clo
       .version = TRAINYARD_VERSION,
       .schema_version = options.schema_version,
       .replica = options.replica};
-  parts->services = {MakeJobService(dependencies),  MakeMetricService(dependencies),
-                     MakeLogService(dependencies),  MakeCheckpointService(dependencies),
-                     MakeNodeService(dependencies), MakeInfoService(dependencies)};
+  parts->services = {MakeAccessService(dependencies),     MakeJobService(dependencies),
+                     MakeMetricService(dependencies),     MakeLogService(dependencies),
+                     MakeCheckpointService(dependencies), MakeNodeService(dependencies),
+                     MakeInfoService(dependencies)};
   if (parts->admission.has_value()) {
     parts->services.push_back(MakeExecutorServiceElsewhere(parts->fleet));
     parts->services_for_agents = {MakeExecutorService(parts->fleet, *parts->admission)};
@@ -242,12 +243,18 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Stores& stores, Clock& clo
   parts->grpc = *std::move(grpc);
   parts->scheduler.Start();
   // Whoever is connected to a server that has lost its store moves to another.
-  parts->store_watch = std::make_unique<StoreWatch>([&stores] { return stores.Probe(); }, clock,
-                                                    [&parts = *parts](const absl::Status& away) {
-                                                      parts.SetServing(away.ok());
-                                                      parts.fleet.SetStoreAway(away);
-                                                      if (!away.ok()) parts.watches.EndAll(away);
-                                                    });
+  parts->store_watch = std::make_unique<StoreWatch>(
+      [&stores, &parts = *parts] {
+        const absl::Status answer = stores.Probe();
+        if (answer.ok()) parts.authenticator.LookAgain();
+        return answer;
+      },
+      clock,
+      [&parts = *parts](const absl::Status& away) {
+        parts.SetServing(away.ok());
+        parts.fleet.SetStoreAway(away);
+        if (!away.ok()) parts.watches.EndAll(away);
+      });
   parts->retention.Start();
   spdlog::info("listens on {} (port {}) as {}{}", options.listen, parts->port, options.replica,
                options.tls.has_value() ? ", with TLS" : "");

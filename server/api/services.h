@@ -41,6 +41,7 @@ struct ServiceDependencies {
   std::string replica;
 };
 
+std::shared_ptr<grpc::Service> MakeAccessService(const ServiceDependencies& dependencies);
 std::shared_ptr<grpc::Service> MakeJobService(const ServiceDependencies& dependencies);
 std::shared_ptr<grpc::Service> MakeMetricService(const ServiceDependencies& dependencies);
 std::shared_ptr<grpc::Service> MakeLogService(const ServiceDependencies& dependencies);

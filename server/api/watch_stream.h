@@ -29,15 +29,25 @@ class WatchStream final : public WriteStream<Response>, public WatchSink {
   static WatchStream* Begin(grpc::CallbackServerContext& context, const ServiceDependencies& b,
                             std::string field, std::string name, int64_t after,
                             ToResponses to_responses) {
+    auto* stream = new WatchStream(context, std::move(to_responses));  // deletes itself in OnDone
+    // Called while the stream lives, and has its watch.
     auto open = [authorization = AuthorizationOf(context), field = std::move(field),
-                 name = std::move(name), after, &authenticator = b.authenticator,
+                 name = std::move(name), after, stream, &authenticator = b.authenticator,
                  &jobs = b.stores.jobs()]() -> absl::StatusOr<JobRecord> {
-      TY_RETURN_IF_ERROR(authenticator.Admit(authorization, Permission::kReadJobs).status());
+      TY_ASSIGN_OR_RETURN(
+          Authenticator::Guarded admitted,
+          authenticator.AdmitStream(
+              authorization, Permission::kReadJobs,
+              [weak = std::weak_ptr<Watch>(stream->watch_)](const absl::Status& why) {
+                const std::shared_ptr<Watch> watch = weak.lock();
+                if (watch != nullptr) watch->EndWith(why);
+              }));
+      stream->guard_ = std::move(admitted.guard);
+      TY_RETURN_IF_ERROR(CheckProject(admitted.principal, name));
       TY_ASSIGN_OR_RETURN(const JobName job, ParseJobName(field, name));
       if (after < 0) return FieldError("after_sequence", after, "at least 0");
       return jobs.Get(job);
     };
-    auto* stream = new WatchStream(context, std::move(to_responses));  // deletes itself in OnDone
     stream->watch_ = b.watches.Make(std::move(open), after, *stream);
     const std::shared_ptr<Watch> watch = stream->watch_;  // the stream may end at once
     b.watches.Begin(watch);
@@ -64,6 +74,7 @@ class WatchStream final : public WriteStream<Response>, public WatchSink {
 
   const ToResponses to_responses_;
   std::shared_ptr<Watch> watch_;  // shared with the hub, which drops it when it finishes
+  std::shared_ptr<void> guard_;   // ends the watch should the caller's token not count any more
 };
 
 }  // namespace trainyard

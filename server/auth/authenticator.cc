@@ -1,5 +1,9 @@
 #include "server/auth/authenticator.h"
 
+#include <map>
+#include <utility>
+#include <vector>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "storage/base/digest.h"
@@ -16,7 +20,71 @@ absl::string_view TokenOf(absl::string_view authorization) {
   return absl::StripAsciiWhitespace(authorization.substr(kScheme.size()));
 }
 
+absl::Status NotKnown() {
+  return absl::UnauthenticatedError(
+      "the token is not known here: it has ended, was revoked, or is of another yard");
+}
+
 }  // namespace
+
+struct Authenticator::Stream {
+  std::shared_ptr<Streams> all;
+  std::string digest;  // of the token that opened it
+  End end;
+
+  ~Stream();
+};
+
+struct Authenticator::Streams {
+  absl::Mutex mu;
+  std::multimap<std::string, Stream*> by_digest ABSL_GUARDED_BY(mu);
+};
+
+// Waits for a call of `end` that is under way.
+Authenticator::Stream::~Stream() {
+  absl::MutexLock lock(&all->mu);
+  const auto [from, to] = all->by_digest.equal_range(digest);
+  for (auto it = from; it != to; ++it) {
+    if (it->second != this) continue;
+    all->by_digest.erase(it);
+    return;
+  }
+}
+
+Authenticator::Authenticator(TokenStore& tokens, Clock& clock, absl::Duration remember)
+    : tokens_(tokens), clock_(clock), remember_(remember), streams_(std::make_shared<Streams>()) {}
+
+absl::StatusOr<Authenticator::Guarded> Authenticator::AdmitStream(absl::string_view authorization,
+                                                                  Permission permission, End end) {
+  TY_ASSIGN_OR_RETURN(Principal principal, Admit(authorization, permission));
+  auto stream = std::make_shared<Stream>();
+  stream->all = streams_;
+  stream->digest = Sha256Hex(TokenOf(authorization));
+  stream->end = std::move(end);
+  absl::MutexLock lock(&streams_->mu);
+  streams_->by_digest.emplace(stream->digest, stream.get());
+  return Guarded{std::move(principal), std::move(stream)};
+}
+
+void Authenticator::LookAgain() {
+  std::vector<std::string> digests;
+  {
+    absl::MutexLock lock(&streams_->mu);
+    for (auto it = streams_->by_digest.begin(); it != streams_->by_digest.end();
+         it = streams_->by_digest.upper_bound(it->first)) {
+      digests.push_back(it->first);
+    }
+  }
+  if (digests.empty()) return;
+  const absl::StatusOr<std::vector<std::string>> ended = tokens_.FindEnded(digests);
+  if (!ended.ok()) return;  // a store that is away ends streams by itself
+  absl::MutexLock lock(&streams_->mu);
+  for (const std::string& digest : *ended) {
+    const auto [from, to] = streams_->by_digest.equal_range(digest);
+    for (auto it = from; it != to; ++it) it->second->end(NotKnown());
+    streams_->by_digest.erase(from, to);
+  }
+}
 
 absl::StatusOr<Principal> Authenticator::Admit(absl::string_view authorization,
                                                Permission permission) {
@@ -57,8 +125,7 @@ absl::StatusOr<Principal> Authenticator::Authenticate(absl::string_view authoriz
   }
   absl::StatusOr<Principal> principal = tokens_.FindToken(digest);
   if (absl::IsNotFound(principal.status())) {
-    return absl::UnauthenticatedError(
-        "the token is not known here (revoked, or of another server)");
+    return NotKnown();
   }
   TY_RETURN_IF_ERROR(principal.status());
   absl::MutexLock lock(&mu_);

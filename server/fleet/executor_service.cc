@@ -118,10 +118,11 @@ class ExecutorServiceBase : public v1::ExecutorService::CallbackService {
 
   grpc::ServerUnaryReactor* Join(grpc::CallbackServerContext* context, const v1::JoinRequest*,
                                  v1::JoinResponse*) override {
-    context->DefaultReactor()->Finish(ToGrpc(absl::FailedPreconditionError(
+    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();  // once per call
+    reactor->Finish(ToGrpc(absl::FailedPreconditionError(
         "nobody joins here: machines join at the port of a server that is for agents alone, if it "
         "was started with one (--listen-agents)")));
-    return context->DefaultReactor();
+    return reactor;
   }
 
  protected:

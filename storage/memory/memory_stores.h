@@ -114,10 +114,19 @@ class MemoryStores : public Stores,
 
   // TokenStore
   absl::Status AddToken(const std::string& token_sha256, const Principal& principal) override;
+  absl::StatusOr<TokenRecord> CreateToken(const std::string& token_sha256, const TokenRecord& token,
+                                          absl::Duration valid_for) override;
+  absl::StatusOr<std::vector<TokenRecord>> ListTokens(const std::string& project,
+                                                      const std::string& after, int limit) override;
+  absl::StatusOr<TokenRecord> RevokeToken(const std::string& project,
+                                          const std::string& id) override;
   absl::StatusOr<Principal> FindToken(const std::string& token_sha256) override;
+  absl::StatusOr<std::vector<std::string>> FindEnded(
+      const std::vector<std::string>& token_sha256s) override;
+
+  // AuthorityStore
   absl::StatusOr<std::optional<AuthorityRecord>> FindAuthority() override;
   absl::StatusOr<AuthorityRecord> AddAuthority(const AuthorityRecord& record) override;
-  absl::Status RemoveToken(const std::string& token_sha256) override;
 
   // NodeKeyStore
   absl::StatusOr<JoinToken> AddJoinToken(const JoinToken& token, absl::Duration valid_for) override;
@@ -190,7 +199,8 @@ class MemoryStores : public Stores,
   std::map<std::string, NodeRecord> nodes_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, int64_t> node_changed_ ABSL_GUARDED_BY(mu_);  // writes_ as it was then
   std::map<std::pair<std::string, int>, RankId> held_slots_ ABSL_GUARDED_BY(mu_);
-  std::map<std::string, Principal> tokens_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, TokenRecord> tokens_ ABSL_GUARDED_BY(mu_);  // by digest
+  bool Holds(const std::string& token_sha256) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::optional<AuthorityRecord> authority_ ABSL_GUARDED_BY(mu_);
   std::vector<JoinToken> join_tokens_ ABSL_GUARDED_BY(mu_);        // the oldest first
   std::map<std::string, NodeKey> node_keys_ ABSL_GUARDED_BY(mu_);  // by fingerprint

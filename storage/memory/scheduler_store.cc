@@ -229,28 +229,6 @@ absl::StatusOr<int> MemoryStores::Apply(int64_t leader_epoch, const Decisions& d
   return changed;
 }
 
-absl::Status MemoryStores::AddToken(const std::string& token_sha256, const Principal& principal) {
-  TY_RETURN_IF_ERROR(Available());
-  absl::MutexLock lock(&mu_);
-  tokens_[token_sha256] = principal;
-  return absl::OkStatus();
-}
-
-absl::StatusOr<Principal> MemoryStores::FindToken(const std::string& token_sha256) {
-  TY_RETURN_IF_ERROR(Available());
-  absl::MutexLock lock(&mu_);
-  const auto found = tokens_.find(token_sha256);
-  if (found == tokens_.end()) return absl::NotFoundError("no such token");
-  return found->second;
-}
-
-absl::Status MemoryStores::RemoveToken(const std::string& token_sha256) {
-  TY_RETURN_IF_ERROR(Available());
-  absl::MutexLock lock(&mu_);
-  tokens_.erase(token_sha256);
-  return absl::OkStatus();
-}
-
 absl::StatusOr<std::optional<AuthorityRecord>> MemoryStores::FindAuthority() {
   TY_RETURN_IF_ERROR(Available());
   absl::MutexLock lock(&mu_);

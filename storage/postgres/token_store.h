@@ -1,7 +1,5 @@
 #pragma once
 
-#include <string>
-
 #include "storage/postgres/database.h"
 #include "storage/token_store.h"
 
@@ -12,8 +10,15 @@ class PostgresTokenStore : public TokenStore {
   explicit PostgresTokenStore(Database& database) : database_(database) {}
 
   absl::Status AddToken(const std::string& token_sha256, const Principal& principal) override;
+  absl::StatusOr<TokenRecord> CreateToken(const std::string& token_sha256, const TokenRecord& token,
+                                          absl::Duration valid_for) override;
+  absl::StatusOr<std::vector<TokenRecord>> ListTokens(const std::string& project,
+                                                      const std::string& after, int limit) override;
+  absl::StatusOr<TokenRecord> RevokeToken(const std::string& project,
+                                          const std::string& id) override;
   absl::StatusOr<Principal> FindToken(const std::string& token_sha256) override;
-  absl::Status RemoveToken(const std::string& token_sha256) override;
+  absl::StatusOr<std::vector<std::string>> FindEnded(
+      const std::vector<std::string>& token_sha256s) override;
 
  private:
   Database& database_;

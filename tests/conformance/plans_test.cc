@@ -39,6 +39,7 @@ const std::map<std::string, std::string> kReadWhole = {
     {"ForgetDeletedJobs", "the jobs that were deleted within a day, now and then"},
     {"ForgetNodes", "all nodes, now and then"},
     {"ListJoinTokens", "all tokens are asked for"},
+    {"ListTokenFiles", "those that servers were started with, a few"},
 };
 // These compare each row of one side with each of the other.
 const std::map<std::string, std::string> kComparePairs = {

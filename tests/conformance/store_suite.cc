@@ -43,7 +43,8 @@ class PostgresBackend : public Backend {
                                 "; UPDATE leader SET lease_end = lease_end", by,
                                 "; UPDATE jobs SET suspend_deadline = suspend_deadline", by,
                                 ", not_before = not_before", by,
-                                "; UPDATE join_tokens SET expire_time = expire_time", by));
+                                "; UPDATE join_tokens SET expire_time = expire_time", by,
+                                "; UPDATE access_tokens SET expire_time = expire_time", by));
     TY_CHECK(passed.ok(), passed.status().ToString());
   }
 

@@ -137,6 +137,32 @@ class JoinTest(unittest.TestCase):
         self.assertNotEqual(never.returncode, 0)
         self.assertIn("nodes/nobody has no key to revoke", never.stderr)
 
+    def test_token_of_a_viewer_reads_its_project_until_it_is_revoked(self):
+        yard = self.yard
+        path = yard.dir + "/viewer"
+        made = yard.admin("admin", "token", "create", "user:vera", "--role", "viewer", "--in", "default", "--to", path)
+        self.assertEqual(made.returncode, 0, made.stderr)
+        self.assertEqual(os.stat(path).st_mode & 0o777, 0o600)
+        as_vera = ("--server", ",".join(yard.addresses), "--ca-file", yard.ca, "--token-file", path)
+        self.assertEqual(yard.run("whoami", *as_vera).stdout, "user:vera, viewer of default\n")
+        self.assertEqual(yard.run("ps", *as_vera).returncode, 0)
+        told = yard.run("ps", *as_vera, "--project", "other")
+        self.assertEqual(told.returncode, 3)
+        self.assertIn("projects/other: no such project", told.stderr)
+        told = yard.run("cancel", *as_vera, "nothing")
+        self.assertEqual(told.returncode, 4)
+        self.assertIn("user:vera (role viewer) may not write jobs", told.stderr)
+        token = made.stderr.split(":")[0]
+        self.assertRegex(yard.admin("admin", "token", "list").stdout, f"{token} +valid +user:vera +viewer +default")
+        self.assertEqual(yard.admin("admin", "token", "revoke", token).returncode, 0)
+        begun = time.monotonic()
+        told = eventually(lambda: [done for done in [yard.run("ps", *as_vera, "--patience", "0")] if done.returncode], 5)
+        self.assertLess(time.monotonic() - begun, 1)
+        self.assertEqual(told[0].returncode, 4, told[0].stderr)
+        both = yard.admin("admin", "token", "create", "user:vera", "--role", "viewer")
+        self.assertEqual(both.returncode, 2)
+        self.assertIn("--in PROJECT, or --everywhere", both.stderr)
+
     def test_broken_token_files_are_refused_before_anything_is_asked(self):
         yard = self.yard
         path = pathlib.Path(yard.dir, "broken-token")

@@ -118,12 +118,132 @@ void AddJoinToken(CLI::App& admin, Session& session) {
   });
 }
 
+struct TokenFlags {
+  std::string principal, role, project;
+  bool everywhere = false;
+  double valid_for = 90.0 * 24 * 3600;  // seconds
+  std::optional<std::string> path;
+};
+
+std::string ScopeOf(const v1::Caller& holder) {
+  return holder.project().empty() ? "the whole yard" : LastSegment(holder.project());
+}
+
+absl::StatusOr<int> CreateAccessToken(Session& session, const TokenFlags& flags) {
+  if (flags.everywhere != flags.project.empty()) {
+    return absl::InvalidArgumentError(
+        "say where the role counts: --in PROJECT, or --everywhere for the whole yard");
+  }
+  if (flags.path.has_value()) TY_RETURN_IF_ERROR(WriteFileAtomically(*flags.path, "", 0600));
+  TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
+  v1::CreateTokenRequest request;
+  request.set_principal(flags.principal);
+  request.set_role(flags.role);
+  if (!flags.project.empty()) request.set_project(absl::StrCat("projects/", flags.project));
+  request.mutable_valid_for()->set_seconds(static_cast<int64_t>(flags.valid_for));
+  TY_ASSIGN_OR_RETURN(v1::AccessToken made, client->CreateToken(request));
+  if (flags.path.has_value()) {
+    TY_RETURN_IF_ERROR(WriteFileAtomically(*flags.path, made.token() + "\n", 0600));
+    made.clear_token();  // it may be shown, and logged
+  }
+  if (session.wants_messages()) {
+    session.WriteForPrograms(made);
+    return kExitOk;
+  }
+  if (!flags.path.has_value()) session.out().Write(made.token() + "\n");
+  session.err().Write(absl::StrCat(LastSegment(made.name()), ": ", made.holder().principal(),
+                                   " is ", made.holder().role(), " of ", ScopeOf(made.holder()),
+                                   " with it, until ", FormatWhen(TimeOf(made.expire_time())),
+                                   "\n"));
+  return kExitOk;
+}
+
+std::string StateOf(const v1::AccessToken& token) {
+  if (token.has_revoke_time()) return "revoked";
+  if (token.has_expire_time() && TimeOf(token.expire_time()) <= absl::Now()) return "ended";
+  return "valid";
+}
+
+absl::StatusOr<int> ListAccessTokens(Session& session) {
+  TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
+  v1::ListTokensRequest request;
+  std::vector<v1::AccessToken> tokens;
+  do {
+    TY_ASSIGN_OR_RETURN(v1::ListTokensResponse page, client->ListTokens(request));
+    for (v1::AccessToken& token : *page.mutable_tokens()) tokens.push_back(std::move(token));
+    request.set_page_token(page.next_page_token());
+  } while (!request.page_token().empty());
+  if (session.WriteForPrograms(tokens)) return kExitOk;
+  Table table({"TOKEN", "STATE", "PRINCIPAL", "ROLE", "OF", "ENDS", "MADE BY"});
+  for (const v1::AccessToken& raw : tokens) {
+    const v1::AccessToken token = Shown(raw);
+    table.Add({LastSegment(token.name()), StateOf(token), token.holder().principal(),
+               token.holder().role(), ScopeOf(token.holder()),
+               token.has_expire_time() ? FormatWhen(TimeOf(token.expire_time())) : "never",
+               token.creator().empty() ? "a server's flag" : token.creator()});
+  }
+  session.out().Write(table.Render(session.terminal()));
+  return kExitOk;
+}
+
+absl::StatusOr<int> RevokeAccessToken(Session& session, const std::string& id) {
+  TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
+  v1::RevokeTokenRequest request;
+  request.set_name(absl::StartsWith(id, "tokens/") ? id : absl::StrCat("tokens/", id));
+  TY_ASSIGN_OR_RETURN(const v1::AccessToken revoked, client->RevokeToken(request));
+  if (session.WriteForPrograms(revoked)) return kExitOk;
+  session.out().Write(absl::StrCat(LastSegment(revoked.name()), " of ",
+                                   revoked.holder().principal(), " counts no more\n"));
+  return kExitOk;
+}
+
+void AddToken(CLI::App& admin, Session& session) {
+  CLI::App* command = admin.add_subcommand(
+      "token", "Tokens with which people and programs call: create, list, revoke");
+  command->require_subcommand(1);
+  CLI::App* create = command->add_subcommand("create", "Make a token; it is shown once");
+  auto flags = std::make_shared<TokenFlags>();  // lives as long as the command's body
+  create->add_option("PRINCIPAL", flags->principal, "Whose it is: user:NAME or service:NAME")
+      ->required();
+  create->add_option("--role", flags->role, "viewer, submitter, operator or admin")->required();
+  create->add_option("--in", flags->project, "The project in which the role counts");
+  create->add_flag("--everywhere", flags->everywhere, "It counts in the whole yard");
+  create->add_option("--for", flags->valid_for, "How long it is valid, such as 12h or 30d")
+      ->transform(Seconds())
+      ->default_str("90d");
+  create->add_option("--to", flags->path,
+                     "File to write, for its owner alone to read; default: standard output");
+  session.SetBody(create, [&session, flags] { return CreateAccessToken(session, *flags); });
+  CLI::App* list = command->add_subcommand("list", "List tokens; none is shown itself");
+  session.SetBody(list, [&session] { return ListAccessTokens(session); });
+  CLI::App* revoke =
+      command->add_subcommand("revoke", "Make it count no more, within a second, for good");
+  auto id = std::make_shared<std::string>();
+  revoke->add_option("ID", *id, "The token, as `list` names it")->required();
+  session.SetBody(revoke, [&session, id] { return RevokeAccessToken(session, *id); });
+}
+
+absl::StatusOr<int> WhoAmI(Session& session) {
+  TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
+  TY_ASSIGN_OR_RETURN(const v1::Caller caller, client->GetCaller());
+  if (session.WriteForPrograms(caller)) return kExitOk;
+  session.out().Write(
+      absl::StrCat(caller.principal(), ", ", caller.role(), " of ", ScopeOf(caller), "\n"));
+  return kExitOk;
+}
+
 }  // namespace
 
 void AddAdmin(CLI::App& root, Session& session) {
-  CLI::App* command = root.add_subcommand("admin", "What operators do: join-token");
+  CLI::App* command = root.add_subcommand("admin", "What admins do: token, join-token");
   command->require_subcommand(1);
+  AddToken(*command, session);
   AddJoinToken(*command, session);
+}
+
+void AddWhoAmI(CLI::App& root, Session& session) {
+  CLI::App* command = root.add_subcommand("whoami", "Whom the server takes you for, and your role");
+  session.SetBody(command, [&session] { return WhoAmI(session); });
 }
 
 }  // namespace trainyard::cli

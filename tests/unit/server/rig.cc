@@ -75,6 +75,7 @@ void Rig::Connect() {
   nodes_ = v1::NodeService::NewStub(channel_);
   info_ = v1::InfoService::NewStub(channel_);
   executors_ = v1::ExecutorService::NewStub(channel_);
+  access_ = v1::AccessService::NewStub(channel_);
 }
 
 std::unique_ptr<grpc::ClientContext> Rig::Context(const std::string& token) {

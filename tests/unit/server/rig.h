@@ -16,6 +16,7 @@
 #include "server/api/server.h"
 #include "storage/base/clock.h"
 #include "storage/stores.h"
+#include "trainyard/v1/access_service.grpc.pb.h"
 #include "trainyard/v1/executor_service.grpc.pb.h"
 #include "trainyard/v1/job_service.grpc.pb.h"
 #include "trainyard/v1/run_services.grpc.pb.h"
@@ -54,6 +55,7 @@ class Rig {
   v1::NodeService::Stub& nodes() { return *nodes_; }
   v1::InfoService::Stub& info() { return *info_; }
   v1::ExecutorService::Stub& executors() { return *executors_; }
+  v1::AccessService::Stub& access() { return *access_; }
 
   // With credentials and a deadline.
   static std::unique_ptr<grpc::ClientContext> Context(const std::string& token = kAdminToken);
@@ -78,6 +80,7 @@ class Rig {
   std::unique_ptr<v1::NodeService::Stub> nodes_;
   std::unique_ptr<v1::InfoService::Stub> info_;
   std::unique_ptr<v1::ExecutorService::Stub> executors_;
+  std::unique_ptr<v1::AccessService::Stub> access_;
 };
 
 // One session of an agent, driven by hand. A thread reads what the server says.
