@@ -1,5 +1,6 @@
 #pragma once
 
+#include "storage/audit_store.h"
 #include "storage/authority_store.h"
 #include "storage/fleet_store.h"
 #include "storage/job_store.h"
@@ -19,6 +20,7 @@ class Stores {
   virtual FleetStore& fleet() = 0;
   virtual SchedulerStore& scheduler() = 0;
   virtual TokenStore& tokens() = 0;
+  virtual AuditStore& audit() = 0;
   virtual AuthorityStore& authority() = 0;
   virtual NodeKeyStore& node_keys() = 0;
   virtual RetentionStore& retention() = 0;

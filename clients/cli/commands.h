@@ -25,6 +25,7 @@ void AddSample(CLI::App& root, Session& session);
 void AddNode(CLI::App& root, Session& session);
 void AddRetention(CLI::App& root, Session& session);
 void AddAdmin(CLI::App& root, Session& session);
+void AddAudit(CLI::App& root, Session& session);
 void AddContext(CLI::App& root, Session& session);
 void AddLocal(CLI::App& root, Session& session);
 void AddWhoAmI(CLI::App& root, Session& session);

@@ -13,10 +13,10 @@ namespace {
 
 void AddCommands(CLI::App& root, Session& session) {
   for (const auto add :
-       {AddSubmit,  AddPlan,    AddPs,          AddGet,    AddWatch,   AddLogs,
-        AddMetrics, AddExplain, AddWait,        AddCancel, AddPause,   AddResume,
-        AddResize,  AddDelete,  AddCheckpoints, AddSample, AddNode,    AddRetention,
-        AddAdmin,   AddContext, AddLocal,       AddWhoAmI, AddVersion, AddCompletion}) {
+       {AddSubmit,      AddPlan,   AddPs,      AddGet,       AddWatch,  AddLogs,   AddMetrics,
+        AddExplain,     AddWait,   AddCancel,  AddPause,     AddResume, AddResize, AddDelete,
+        AddCheckpoints, AddSample, AddNode,    AddRetention, AddAdmin,  AddAudit,  AddContext,
+        AddLocal,       AddWhoAmI, AddVersion, AddCompletion}) {
     add(root, session);
   }
 }

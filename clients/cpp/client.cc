@@ -439,6 +439,11 @@ absl::StatusOr<v1::ListTokensResponse> Client::ListTokens(const v1::ListTokensRe
   return connection_->Call(&Endpoint::access, &v1::AccessService::Stub::ListTokens, request);
 }
 
+absl::StatusOr<v1::ListAuditEntriesResponse> Client::ListAuditEntries(
+    const v1::ListAuditEntriesRequest& request) {
+  return connection_->Call(&Endpoint::access, &v1::AccessService::Stub::ListAuditEntries, request);
+}
+
 absl::StatusOr<v1::AccessToken> Client::RevokeToken(const v1::RevokeTokenRequest& request) {
   return connection_->Call(&Endpoint::access, &v1::AccessService::Stub::RevokeToken, request);
 }

@@ -94,6 +94,8 @@ class Client {
   absl::StatusOr<v1::Caller> GetCaller();
   absl::StatusOr<v1::AccessToken> CreateToken(const v1::CreateTokenRequest& request);
   absl::StatusOr<v1::ListTokensResponse> ListTokens(const v1::ListTokensRequest& request);
+  absl::StatusOr<v1::ListAuditEntriesResponse> ListAuditEntries(
+      const v1::ListAuditEntriesRequest& request);
   absl::StatusOr<v1::AccessToken> RevokeToken(const v1::RevokeTokenRequest& request);
   absl::StatusOr<v1::ServerInfo> GetServerInfo();
   absl::StatusOr<v1::Retention> GetRetention();

@@ -21,7 +21,7 @@ void Agent::ReadSignal(int signal_fd) {
   signalfd_siginfo info{};
   if (read(signal_fd, &info, sizeof(info)) != sizeof(info)) return;
   const bool kill = info.ssi_signo == SIGINT || options_.kill_workers_on_exit ||
-                    leaving_ == Leaving::kGiveWorkAway;
+                    leaving_ == Leaving::kGiveWorkAway || leaving_ == Leaving::kKillWorkers;
   if (!kill && options_.leave_grace > absl::ZeroDuration()) return GiveWorkAway();
   spdlog::info("leaving; workers {}", kill ? "are killed" : "go on");
   if (kill && leaving_ != Leaving::kKillWorkers) KillEverything();

@@ -186,6 +186,8 @@ class Link::Impl {
       TY_RETURN_IF_ERROR(JoinYard(server, authorities, *token));
       files = options_.certificate->Read(clock_.Now());
       joins_in_vain_ = files.ok() ? 0 : joins_in_vain_ + 1;
+    } else if (files.ok()) {
+      joins_in_vain_ = 0;
     } else if (absl::IsNotFound(files.status())) {
       return absl::FailedPreconditionError(
           "this node has not joined the yard, and there is no file with a join token: see "

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "executor/agent/agent.h"
@@ -136,9 +137,14 @@ void Declare(CLI::App& app, Flags& flags) {
          "--leave-grace", flags.leave_grace_s,
          "seconds that SIGTERM gives to what runs here: nothing new is placed on this node, "
          "jobs write a checkpoint or go on elsewhere, and what then still runs is killed; "
-         "0: workers go on for the next agent")
+         "at least 5, of which 2 are for their last words; 0: workers go on for the next agent")
       ->capture_default_str()
-      ->check(CLI::Range(0, 86400));
+      ->check([](const std::string& text) {
+        int seconds = -1;
+        const bool good = absl::SimpleAtoi(text, &seconds) &&
+                          (seconds == 0 || (seconds >= 5 && seconds <= 86400));
+        return good ? std::string() : absl::StrCat("'", text, "' is not 0, or 5 to 86400 seconds");
+      });
   app.add_flag("--print-slots", flags.print_slots, "print what would be offered, and leave");
   app.footer(
       "SIGTERM: leave; the workers go on for the next agent of this state directory, until their "

@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "server/api/convert.h"
 #include "server/api/names.h"
@@ -54,6 +56,36 @@ v1::AccessToken ToProto(const TokenRecord& token) {
   return out;
 }
 
+v1::AuditEntry ToProto(const AuditEntry& entry) {
+  v1::AuditEntry out;
+  out.set_chain(entry.chain);
+  out.set_sequence(entry.sequence);
+  SetTimestamp(entry.time, *out.mutable_time());
+  out.set_principal(entry.principal);
+  out.set_source(entry.source);
+  out.set_method(entry.method);
+  out.set_resource(entry.resource);
+  out.set_outcome(entry.outcome);
+  out.set_detail(entry.detail);
+  out.set_count(entry.count);
+  out.set_digest(entry.digest);
+  return out;
+}
+
+// A page of the audit ends with "TIME,SEQUENCE,CHAIN" of its last entry.
+absl::Status SetPlace(const std::string& cursor, AuditQuery& query) {
+  if (cursor.empty()) return absl::OkStatus();
+  const std::vector<std::string> parts = absl::StrSplit(cursor, absl::MaxSplits(',', 2));
+  int64_t micros = 0;
+  if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &micros) ||
+      !absl::SimpleAtoi(parts[1], &query.sequence)) {
+    return absl::InvalidArgumentError("page_token: damaged; begin again without one");
+  }
+  query.time = absl::FromUnixMicros(micros);
+  query.chain = parts[2];
+  return absl::OkStatus();
+}
+
 bool IsPrincipalName(absl::string_view name) {
   if (!absl::ConsumePrefix(&name, "user:") && !absl::ConsumePrefix(&name, "service:")) return false;
   return !name.empty() && name.size() <= 100 && std::all_of(name.begin(), name.end(), [](char c) {
@@ -78,7 +110,14 @@ class AccessService final : public v1::AccessService::CallbackService {
                                         const v1::CreateTokenRequest* request,
                                         v1::AccessToken* response) override {
     return RunCall(b_, Permission::kManageTokens, context, request,
-                   [=, this](const Principal& by) { return Create(*request, by, response); });
+                   [=, this](const Principal& by, AuditNote& note) {
+                     const absl::Status status = Create(*request, by, response);
+                     note.resource = response->name();
+                     note.detail = absl::StrCat(
+                         "for ", request->principal(), ", role ", request->role(), " of ",
+                         request->project().empty() ? "the whole yard" : request->project());
+                     return status;
+                   });
   }
   grpc::ServerUnaryReactor* ListTokens(grpc::CallbackServerContext* context,
                                        const v1::ListTokensRequest* request,
@@ -100,8 +139,37 @@ class AccessService final : public v1::AccessService::CallbackService {
                      return absl::OkStatus();
                    });
   }
+  grpc::ServerUnaryReactor* ListAuditEntries(grpc::CallbackServerContext* context,
+                                             const v1::ListAuditEntriesRequest* request,
+                                             v1::ListAuditEntriesResponse* response) override {
+    return RunCall(b_, Permission::kReadAudit, context, request,
+                   [=, this](const Principal&) { return ListAudit(*request, response); });
+  }
 
  private:
+  absl::Status ListAudit(const v1::ListAuditEntriesRequest& request,
+                         v1::ListAuditEntriesResponse* response) {
+    TY_ASSIGN_OR_RETURN(const int page_size, CheckPageSize(request.page_size(), 100, 1000));
+    if (request.by_chain() && !request.principal().empty()) {
+      return FieldError("principal", absl::StrCat("'", EscapedLine(request.principal()), "'"),
+                        "none together with by_chain");
+    }
+    const std::string question = absl::StrCat("audit\n", request.by_chain(), request.principal());
+    TY_ASSIGN_OR_RETURN(const std::string cursor, ReadPageToken(question, request.page_token()));
+    AuditQuery query{.by_chain = request.by_chain(), .principal = request.principal()};
+    TY_RETURN_IF_ERROR(SetPlace(cursor, query));
+    TY_ASSIGN_OR_RETURN(const std::vector<AuditEntry> entries,
+                        b_.stores.audit().ListAudit(query, page_size));
+    for (const AuditEntry& entry : entries) *response->add_entries() = ToProto(entry);
+    if (static_cast<int>(entries.size()) == page_size) {
+      const AuditEntry& last = entries.back();
+      response->set_next_page_token(MakePageToken(
+          question,
+          absl::StrCat(absl::ToUnixMicros(last.time), ",", last.sequence, ",", last.chain)));
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status Create(const v1::CreateTokenRequest& request, const Principal& by,
                       v1::AccessToken* response) {
     TokenRecord wanted{.principal = {.name = request.principal(), .role = request.role()},

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "server/api/convert.h"
 #include "server/api/filter.h"
 #include "server/api/job_intake.h"
@@ -48,6 +49,20 @@ std::deque<v1::WatchJobResponse> ToResponses(const WatchBatch& batch) {
   return responses;
 }
 
+// "jobs a, b and 254 more", of those that were taken.
+std::string JobsIn(const v1::BatchSubmitJobsResponse& response) {
+  constexpr int kNamed = 8;
+  std::vector<std::string> named;
+  int taken = 0;
+  for (const v1::SubmitJobResult& result : response.results()) {
+    if (!result.has_job() || ++taken > kNamed) continue;
+    const std::string& name = result.job().name();
+    named.push_back(name.substr(name.rfind('/') + 1));
+  }
+  return absl::StrCat("jobs ", absl::StrJoin(named, ", "),
+                      taken > kNamed ? absl::StrCat(" and ", taken - kNamed, " more") : "");
+}
+
 class JobService final : public v1::JobService::CallbackService {
  public:
   explicit JobService(const ServiceDependencies& dependencies)
@@ -61,18 +76,24 @@ class JobService final : public v1::JobService::CallbackService {
                                       const v1::SubmitJobRequest* request,
                                       v1::Job* response) override {
     return RunCall(b_, Permission::kWriteJobs, context, request,
-                   [=, this](const Principal& by) -> absl::Status {
+                   [=, this](const Principal& by, AuditNote& note) -> absl::Status {
                      TY_ASSIGN_OR_RETURN(*response,
                                          intake_.Submit(*request, by.name, GoneFrom(context)));
+                     note.resource = response->name();
+                     if (request->validate_only()) note.detail = "nothing: it was only checked";
                      return absl::OkStatus();
                    });
   }
   grpc::ServerUnaryReactor* BatchSubmitJobs(grpc::CallbackServerContext* context,
                                             const v1::BatchSubmitJobsRequest* request,
                                             v1::BatchSubmitJobsResponse* response) override {
-    return RunCall(b_, Permission::kWriteJobs, context, request, [=, this](const Principal& by) {
-      return SubmitMany(*request, by.name, GoneFrom(context), response);
-    });
+    return RunCall(b_, Permission::kWriteJobs, context, request,
+                   [=, this](const Principal& by, AuditNote& note) {
+                     const absl::Status status =
+                         SubmitMany(*request, by.name, GoneFrom(context), response);
+                     note.detail = JobsIn(*response);
+                     return status;
+                   });
   }
   grpc::ServerUnaryReactor* PlanLayouts(grpc::CallbackServerContext* context,
                                         const v1::PlanLayoutsRequest* request,
@@ -141,7 +162,7 @@ class JobService final : public v1::JobService::CallbackService {
                                        const v1::ExplainJobRequest* request,
                                        v1::ExplainJobResponse* response) override {
     return RunCall(b_, Permission::kReadJobs, context, request,
-                   [=, this](const Principal&) { return Explain(*request, response); });
+                   [=, this](const Principal& by) { return Explain(*request, by, response); });
   }
   grpc::ServerWriteReactor<v1::WatchJobResponse>* WatchJob(
       grpc::CallbackServerContext* context, const v1::WatchJobRequest* request) override {
@@ -282,7 +303,8 @@ class JobService final : public v1::JobService::CallbackService {
                    });
   }
 
-  absl::Status Explain(const v1::ExplainJobRequest& request, v1::ExplainJobResponse* response) {
+  absl::Status Explain(const v1::ExplainJobRequest& request, const Principal& by,
+                       v1::ExplainJobResponse* response) {
     TY_ASSIGN_OR_RETURN(const JobName name, ParseJobName("name", request.name()));
     TY_ASSIGN_OR_RETURN(const JobRecord job, jobs_.Get(name));
     TY_ASSIGN_OR_RETURN(const auto attempts, b_.stores.fleet().ListAttempts(job.uid));
@@ -290,6 +312,11 @@ class JobService final : public v1::JobService::CallbackService {
     TrustLeases(snapshot);
     TY_ASSIGN_OR_RETURN(*response, ToProto(job, trainyard::Explain(job, attempts, snapshot,
                                                                    b_.planner, IsAccepted)));
+    if (!by.project.empty()) {
+      for (std::string& ahead : *response->mutable_ahead()) {
+        if (!CheckProject(by, ahead).ok()) ahead = "projects/-/jobs/-";
+      }
+    }
     return absl::OkStatus();
   }
 

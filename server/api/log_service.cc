@@ -7,6 +7,7 @@
 #include "server/api/log_tail.h"
 #include "server/api/names.h"
 #include "server/api/services.h"
+#include "server/api/stream_caller.h"
 #include "server/rpc/bridge.h"
 #include "server/rpc/write_stream.h"
 #include "storage/base/field_error.h"
@@ -33,18 +34,9 @@ class LogStream final : public WriteStream<v1::TailLogsResponse>, public LogSink
                           const v1::TailLogsRequest& request) {
     auto* stream = new LogStream(context);  // deletes itself in OnDone
     // Called while the stream lives, and has its tail.
-    auto open = [authorization = AuthorizationOf(context), request, stream,
+    auto open = [caller = StreamCaller(context, b, "TailLogs"), request, stream,
                  &b]() -> absl::StatusOr<RankRecord> {
-      TY_ASSIGN_OR_RETURN(
-          Authenticator::Guarded admitted,
-          b.authenticator.AdmitStream(
-              authorization, Permission::kReadJobs,
-              [weak = std::weak_ptr<LogTail>(stream->tail_)](const absl::Status& why) {
-                const std::shared_ptr<LogTail> tail = weak.lock();
-                if (tail != nullptr) tail->EndWith(why);
-              }));
-      stream->guard_ = std::move(admitted.guard);
-      TY_RETURN_IF_ERROR(CheckProject(admitted.principal, request.job()));
+      TY_ASSIGN_OR_RETURN(stream->guard_, caller.Admit(request.job(), stream->tail_));
       TY_RETURN_IF_ERROR(CheckRequest(request));
       TY_ASSIGN_OR_RETURN(const JobName name, ParseJobName("job", request.job()));
       TY_ASSIGN_OR_RETURN(const JobRecord job, b.stores.jobs().Get(name));

@@ -45,6 +45,7 @@ struct Flags {
   std::string database;
   std::vector<std::string> token_files;
   std::string checkpoint_root;
+  std::string audit_heads;
   int64_t heartbeat_ms = 2000;
   int64_t lease_ms = 10000;
   int64_t self_fence_ms = 8000;
@@ -193,6 +194,7 @@ absl::StatusOr<ServerOptions> ToOptions(const Flags& flags) {
   TY_RETURN_IF_ERROR(CheckTlsFlags(flags));
   ServerOptions options{.listen = flags.listen};
   options.schema_version = postgres::SchemaVersion();
+  options.audit_heads = flags.audit_heads;
   options.fleet.checkpoint_root = flags.checkpoint_root;
   if (absl::StartsWith(flags.checkpoint_root, "/")) {
     options.fleet.checkpoint_root = absl::StrCat("file://", flags.checkpoint_root);
@@ -302,6 +304,11 @@ void Declare(CLI::App& app, Flags& flags) {
                  "ROLE:NAME:PATH (role admin or agent; repeatable): a token to accept");
   app.add_option("--checkpoint-root", flags.checkpoint_root,
                  "URI under which checkpoints go: file:///…");
+  app.add_option(
+      "--audit-heads", flags.audit_heads,
+      "file that gets a line with the head of this server's part of the audit every 10 s "
+      "in which it grew: kept elsewhere, it shows `trainyard audit verify` what was cut "
+      "off or written anew");
   app.add_option("--heartbeat-ms", flags.heartbeat_ms, "agents renew this often")
       ->capture_default_str();
   app.add_option("--lease-ms", flags.lease_ms, "how long an agent may run without")

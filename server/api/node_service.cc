@@ -38,8 +38,11 @@ void HideOthers(const Principal& by, v1::Node& node) {
   for (v1::Slot& slot : *node.mutable_slots()) {
     if (!CheckProject(by, slot.job()).ok()) slot.set_job("projects/-/jobs/-");
   }
-  node.clear_failures();  // they name jobs without their projects
+  // These name jobs without their projects.
+  node.clear_failures();
   node.clear_lost_ranks();
+  if (!node.cordon_reason().empty())
+    node.set_cordon_reason("jobs that ran there failed, or its disk is full");
 }
 
 class NodeService final : public v1::NodeService::CallbackService {
@@ -87,9 +90,13 @@ class NodeService final : public v1::NodeService::CallbackService {
   grpc::ServerUnaryReactor* CreateJoinToken(grpc::CallbackServerContext* context,
                                             const v1::CreateJoinTokenRequest* request,
                                             v1::JoinToken* response) override {
-    return RunCall(b_, Permission::kAdmitNodes, context, request, [=, this](const Principal& by) {
-      return MakeJoinToken(*request, by.name, response);
-    });
+    return RunCall(b_, Permission::kAdmitNodes, context, request,
+                   [=, this](const Principal& by, AuditNote& note) {
+                     const absl::Status status = MakeJoinToken(*request, by.name, response);
+                     note.resource = response->name();
+                     note.detail = absl::StrCat("for ", response->most_joins(), " nodes");
+                     return status;
+                   });
   }
   grpc::ServerUnaryReactor* ListJoinTokens(grpc::CallbackServerContext* context,
                                            const v1::ListJoinTokensRequest* request,

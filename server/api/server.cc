@@ -18,6 +18,7 @@
 #include "proto/tls/credentials.h"
 #include "server/api/services.h"
 #include "server/api/store_watch.h"
+#include "server/audit/audit_log.h"
 #include "server/auth/authenticator.h"
 #include "server/fleet/executor_service.h"
 #include "server/watch/watch_hub.h"
@@ -112,6 +113,8 @@ struct Server::Parts {
         calls(options.calls),
         stream_pool(options.stream_threads),
         fleet_pool(options.fleet_threads),
+        audit(stores.audit(), clock,
+              {.replica = options.replica, .heads_file = options.audit_heads}),
         authenticator(stores.tokens(), clock),
         watches(stores.jobs(), stores.wakeups(), stream_pool, options.watch),
         fleet(stores.fleet(), stores.wakeups(), fleet_pool, clock, options.fleet,
@@ -161,6 +164,11 @@ struct Server::Parts {
     for (std::thread& one : each) one.join();
     sizer->Stop();  // nobody waits for their answers any more
     for (grpc::Server* server : Listening()) server->Wait();
+    // No call and no stream is left; what timers remain has nothing to do.
+    calls.Stop();
+    stream_pool.Stop();
+    fleet_pool.Stop();
+    audit.Stop();
   }
 
   std::string replica;
@@ -170,6 +178,7 @@ struct Server::Parts {
   CallQueue calls;
   TaskPool stream_pool;
   TaskPool fleet_pool;
+  AuditLog audit;
   Authenticator authenticator;
   WatchHub watches;
   Fleet fleet;
@@ -209,6 +218,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Stores& stores, Clock& clo
       .authenticator = parts->authenticator,
       .watches = parts->watches,
       .fleet = parts->fleet,
+      .audit = parts->audit,
       .admission = parts->admission.has_value() ? &*parts->admission : nullptr,
       .scheduler = parts->scheduler,
       .sizer = *parts->sizer,
@@ -224,10 +234,12 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Stores& stores, Clock& clo
                      MakeCheckpointService(dependencies), MakeNodeService(dependencies),
                      MakeInfoService(dependencies)};
   if (parts->admission.has_value()) {
-    parts->services.push_back(MakeExecutorServiceElsewhere(parts->fleet));
-    parts->services_for_agents = {MakeExecutorService(parts->fleet, *parts->admission)};
+    parts->services.push_back(MakeExecutorServiceElsewhere(parts->fleet, parts->audit));
+    parts->services_for_agents = {
+        MakeExecutorService(parts->fleet, *parts->admission, parts->audit)};
   } else {
-    parts->services.push_back(MakeExecutorService(parts->fleet, parts->authenticator));
+    parts->services.push_back(
+        MakeExecutorService(parts->fleet, parts->authenticator, parts->audit));
   }
   // Before the first builder; both are for the whole process.
   grpc::EnableDefaultHealthCheckService(true);
@@ -270,10 +282,6 @@ void Server::Drain(absl::Duration limit) {
   parts.SetServing(false);
   parts.retention.Stop();
   parts.Shutdown(absl::UnavailableError("server is draining"), limit);
-  // No call and no stream is left; what timers remain has nothing to do.
-  parts.calls.Stop();
-  parts.stream_pool.Stop();
-  parts.fleet_pool.Stop();
 }
 
 }  // namespace trainyard

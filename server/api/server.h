@@ -38,6 +38,7 @@ struct ServerOptions {
   LoopOptions scheduler;  // `holder` and `planner` are filled in
   SizerOptions sizer;
   RetentionOptions retention;
+  std::string audit_heads;  // file for AuditLogOptions::heads_file
   absl::Duration pause_grace = absl::Minutes(5);
   CallQueueOptions calls;  // store calls for everything that is not a stream
   int stream_threads = 4;  // store calls for watchers and logs

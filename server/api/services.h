@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "server/audit/audit_log.h"
 #include "server/auth/authenticator.h"
 #include "server/auth/node_admission.h"
 #include "server/fleet/fleet.h"
@@ -29,6 +30,7 @@ struct ServiceDependencies {
   Authenticator& authenticator;
   WatchHub& watches;
   Fleet& fleet;
+  AuditLog& audit;
   NodeAdmission* admission;  // null: the server has no port for agents alone
   SchedulerLoop& scheduler;
   Sizer& sizer;

@@ -4,8 +4,12 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <optional>
+#include <string>
+#include <type_traits>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "server/api/services.h"
 #include "server/rpc/bridge.h"
 #include "storage/call_limit.h"
@@ -39,7 +43,21 @@ absl::string_view ResourceOf(const Request& request) {
   }
 }
 
-// Runs `answer`, which takes the Principal of the caller and returns absl::Status, when it is the
+// The name of the method with this request.
+template <typename Request>
+std::string MethodOf() {
+  const std::string& name = Request::descriptor()->name();
+  return name.substr(0, name.size() - absl::string_view("Request").size());
+}
+
+// What a call did, for the audit, where its request does not say it.
+struct AuditNote {
+  std::string resource;
+  std::string detail;
+};
+
+// Runs `answer`, which takes the Principal of the caller, and an AuditNote if it wants one, and
+// returns absl::Status, when it is the
 // caller's turn; a caller without `permission`, or from another project than the one that the
 // request names, is refused instead. The store calls in it are
 // bounded by kUserCallLimit. The calls of one principal have a line of their own in the queue;
@@ -60,12 +78,35 @@ grpc::ServerUnaryReactor* RunCall(const ServiceDependencies& b, Permission permi
     const absl::StatusOr<Principal> caller =
         b.authenticator.Admit(AuthorizationOf(*context), permission);
     absl::Status status = caller.status();
-    if (status.ok()) status = CheckProject(*caller, ResourceOf(*request));
-    if (status.ok()) status = answer(*caller);
+    AuditNote note{.resource = std::string(ResourceOf(*request))};
+    if (status.ok()) status = CheckProject(*caller, note.resource);
+    const bool foreign = caller.ok() && !status.ok();
+    if (status.ok()) {
+      if constexpr (std::is_invocable_v<const Answer&, const Principal&, AuditNote&>) {
+        status = answer(*caller, note);
+      } else {
+        status = answer(*caller);
+      }
+    }
+    const std::string method = MethodOf<Request>();
+    const std::optional<Principal> known =
+        caller.ok() ? *caller : b.authenticator.PrincipalIfKnown(AuthorizationOf(*context));
+    b.audit.Record({.principal = known.has_value() ? known->name : "",
+                    .source = SourceOf(context->peer()),
+                    .method = method,
+                    .resource = std::move(note.resource),
+                    .detail = std::move(note.detail)},
+                   foreign ? absl::PermissionDeniedError(status.message()) : status,
+                   !OnlyReads(method));
     reactor->Finish(ToGrpc(ForCaller(status)));
   };
   call.refuse = [reactor](const absl::Status& why) { reactor->Finish(Refusal(why)); };
-  b.calls.Post(b.authenticator.PrincipalIfKnown(AuthorizationOf(*context)), std::move(call));
+  // Not by name alone: who makes tokens in one project does not fill the line of somebody of
+  // others.
+  const std::optional<Principal> known =
+      b.authenticator.PrincipalIfKnown(AuthorizationOf(*context));
+  b.calls.Post(known.has_value() ? absl::StrCat(known->project, "/", known->name) : "",
+               std::move(call));
   return reactor;
 }
 

@@ -12,6 +12,7 @@
 
 #include "server/api/names.h"
 #include "server/api/services.h"
+#include "server/api/stream_caller.h"
 #include "server/rpc/bridge.h"
 #include "server/rpc/write_stream.h"
 #include "storage/base/field_error.h"
@@ -31,19 +32,10 @@ class WatchStream final : public WriteStream<Response>, public WatchSink {
                             ToResponses to_responses) {
     auto* stream = new WatchStream(context, std::move(to_responses));  // deletes itself in OnDone
     // Called while the stream lives, and has its watch.
-    auto open = [authorization = AuthorizationOf(context), field = std::move(field),
-                 name = std::move(name), after, stream, &authenticator = b.authenticator,
+    auto open = [caller = StreamCaller(context, b, MethodName()), field = std::move(field),
+                 name = std::move(name), after, stream,
                  &jobs = b.stores.jobs()]() -> absl::StatusOr<JobRecord> {
-      TY_ASSIGN_OR_RETURN(
-          Authenticator::Guarded admitted,
-          authenticator.AdmitStream(
-              authorization, Permission::kReadJobs,
-              [weak = std::weak_ptr<Watch>(stream->watch_)](const absl::Status& why) {
-                const std::shared_ptr<Watch> watch = weak.lock();
-                if (watch != nullptr) watch->EndWith(why);
-              }));
-      stream->guard_ = std::move(admitted.guard);
-      TY_RETURN_IF_ERROR(CheckProject(admitted.principal, name));
+      TY_ASSIGN_OR_RETURN(stream->guard_, caller.Admit(name, stream->watch_));
       TY_ASSIGN_OR_RETURN(const JobName job, ParseJobName(field, name));
       if (after < 0) return FieldError("after_sequence", after, "at least 0");
       return jobs.Get(job);
@@ -55,6 +47,12 @@ class WatchStream final : public WriteStream<Response>, public WatchSink {
   }
 
  private:
+  // "WatchJob" of a WatchJobResponse.
+  static std::string MethodName() {
+    const std::string& name = Response::descriptor()->name();
+    return name.substr(0, name.size() - absl::string_view("Response").size());
+  }
+
   WatchStream(grpc::CallbackServerContext& context, ToResponses to_responses)
       : WriteStream<Response>(context), to_responses_(std::move(to_responses)) {}
 

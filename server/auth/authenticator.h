@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -47,9 +48,8 @@ class Authenticator {
   void LookAgain();
 
   // The principal of these credentials, if they were admitted before and are still remembered, be
-  // it past `remember`; else "". Proves nothing: only to tell callers apart. Never blocks on the
-  // store.
-  std::string PrincipalIfKnown(absl::string_view authorization);
+  // it past `remember`. Proves nothing: only to tell callers apart. Never blocks on the store.
+  std::optional<Principal> PrincipalIfKnown(absl::string_view authorization);
 
  private:
   absl::StatusOr<Principal> Authenticate(absl::string_view authorization);

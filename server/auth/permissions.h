@@ -20,6 +20,7 @@ enum class Permission {
   kWriteNodes,    // drain
   kAdmitNodes,    // let them join, and turn them away
   kKeepRecords,   // how long what has ended is kept
+  kReadAudit,     // who changed what
   kRunJobs,       // be an agent
 };
 absl::string_view PermissionName(Permission permission);

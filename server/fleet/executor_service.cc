@@ -15,7 +15,6 @@
 #include "server/fleet/decode.h"
 #include "server/rpc/bridge.h"
 #include "server/work/call_queue.h"
-#include "storage/base/clock.h"
 #include "storage/base/status.h"
 #include "storage/call_limit.h"
 #include "trainyard/v1/executor_service.grpc.pb.h"
@@ -31,7 +30,6 @@ const CallQueueOptions kJoins = {.threads = 2,
                                  .most_of_one = 2,
                                  .most_waiting_bytes = 512 * int64_t{kLargestJoin},
                                  .least_bytes = kLargestJoin};
-constexpr absl::Duration kBetweenRefusalsTold = absl::Seconds(1);
 
 // Lives from Connect to OnDone, which gRPC calls once Finish was called and all else is over.
 class ConnectStream : public grpc::ServerBidiReactor<v1::AgentMessage, v1::ServerMessage>,
@@ -106,12 +104,14 @@ class ConnectStream : public grpc::ServerBidiReactor<v1::AgentMessage, v1::Serve
 
 class ExecutorServiceBase : public v1::ExecutorService::CallbackService {
  public:
-  explicit ExecutorServiceBase(Fleet& fleet) : fleet_(fleet) {}
+  ExecutorServiceBase(Fleet& fleet, AuditLog& audit) : fleet_(fleet), audit_(audit) {}
 
   grpc::ServerBidiReactor<v1::AgentMessage, v1::ServerMessage>* Connect(
       grpc::CallbackServerContext* context) override {
-    auto* stream =
-        new ConnectStream(*context, fleet_, AdmitterOf(*context));  // deletes itself in OnDone
+    const auto session = std::make_shared<std::weak_ptr<AgentSession>>();
+    auto* stream = new ConnectStream(*context, fleet_,
+                                     Audited(*context, session));  // deletes itself in OnDone
+    *session = stream->session();
     fleet_.Begin(stream->session());
     return stream;
   }
@@ -126,23 +126,48 @@ class ExecutorServiceBase : public v1::ExecutorService::CallbackService {
   }
 
  protected:
+  // Set before it is asked for anything.
+  using SessionToBe = std::shared_ptr<std::weak_ptr<AgentSession>>;
+
   // What is asked later must not refer to the context, which may be gone by then.
-  virtual Fleet::Admit AdmitterOf(const grpc::CallbackServerContext& context) = 0;
+  virtual Fleet::Admit AdmitterOf(const grpc::CallbackServerContext& context,
+                                  const SessionToBe& session) = 0;
+
+  AuditLog& audit() { return audit_; }
 
  private:
+  Fleet::Admit Audited(const grpc::CallbackServerContext& context, const SessionToBe& session) {
+    return
+        [admit = AdmitterOf(context, session), source = SourceOf(context.peer()), &audit = audit_] {
+          absl::StatusOr<std::optional<NodeKey>> admitted = admit();
+          audit.Record({.source = source, .method = "Connect"}, admitted.status(), false);
+          return admitted;
+        };
+  }
+
   Fleet& fleet_;
+  AuditLog& audit_;
 };
 
 // Agents show a token, and may then register under any name.
 class ServiceByToken final : public ExecutorServiceBase {
  public:
-  ServiceByToken(Fleet& fleet, Authenticator& authenticator)
-      : ExecutorServiceBase(fleet), authenticator_(authenticator) {}
+  ServiceByToken(Fleet& fleet, Authenticator& authenticator, AuditLog& audit)
+      : ExecutorServiceBase(fleet, audit), authenticator_(authenticator) {}
 
  private:
-  Fleet::Admit AdmitterOf(const grpc::CallbackServerContext& context) override {
-    return [this, shown = AuthorizationOf(context)]() -> absl::StatusOr<std::optional<NodeKey>> {
-      TY_RETURN_IF_ERROR(authenticator_.Admit(shown, Permission::kRunJobs).status());
+  Fleet::Admit AdmitterOf(const grpc::CallbackServerContext& context,
+                          const SessionToBe& session) override {
+    return [this, shown = AuthorizationOf(context), session,
+            guard = std::make_shared<std::shared_ptr<void>>()]()
+               -> absl::StatusOr<std::optional<NodeKey>> {
+      TY_ASSIGN_OR_RETURN(Authenticator::Guarded admitted,
+                          authenticator_.AdmitStream(
+                              shown, Permission::kRunJobs, [session](const absl::Status& why) {
+                                const std::shared_ptr<AgentSession> open = session->lock();
+                                if (open != nullptr) open->EndWith(why);
+                              }));
+      *guard = std::move(admitted.guard);
       return std::nullopt;
     };
   }
@@ -153,8 +178,8 @@ class ServiceByToken final : public ExecutorServiceBase {
 // Agents show the certificate that they got when they joined.
 class ServiceByCertificate final : public ExecutorServiceBase {
  public:
-  ServiceByCertificate(Fleet& fleet, NodeAdmission& admission)
-      : ExecutorServiceBase(fleet), admission_(admission), joins_(kJoins) {}
+  ServiceByCertificate(Fleet& fleet, NodeAdmission& admission, AuditLog& audit)
+      : ExecutorServiceBase(fleet, audit), admission_(admission), joins_(kJoins) {}
 
   grpc::ServerUnaryReactor* Join(grpc::CallbackServerContext* context,
                                  const v1::JoinRequest* request,
@@ -173,7 +198,15 @@ class ServiceByCertificate final : public ExecutorServiceBase {
       }
       const CallLimit limit(kUserCallLimit);
       const absl::Status joined = Join(*request, PeerCertificate(*context), *response);
-      if (!joined.ok()) TellRefusal(*context, joined);
+      // What else than these ends a call in vain is a refusal here, too.
+      const bool refused = !joined.ok() && !absl::IsUnavailable(joined);
+      audit().Record(
+          {.principal = joined.ok() ? "node:" + response->node() : "",
+           .source = SourceOf(context->peer()),
+           .method = "Join",
+           .resource = absl::StrCat("nodes/", joined.ok() ? response->node() : request->node()),
+           .detail = request->token().empty() ? "renewed its certificate" : "joined"},
+          refused ? absl::PermissionDeniedError(joined.message()) : joined, true);
       reactor->Finish(ToGrpc(joined));
     };
     call.refuse = [reactor](const absl::Status&) {
@@ -202,30 +235,13 @@ class ServiceByCertificate final : public ExecutorServiceBase {
     return absl::OkStatus();
   }
 
-  Fleet::Admit AdmitterOf(const grpc::CallbackServerContext& context) override {
+  Fleet::Admit AdmitterOf(const grpc::CallbackServerContext& context, const SessionToBe&) override {
     return [this, shown = PeerCertificate(context)]() -> absl::StatusOr<std::optional<NodeKey>> {
       return admission_.Recognize(shown);
     };
   }
 
-  // At most one a second: any stranger may cause them.
-  void TellRefusal(const grpc::CallbackServerContext& context, const absl::Status& why) {
-    absl::MutexLock lock(&mu_);
-    const absl::Duration now = SystemClock().SinceBoot();
-    ++refusals_;
-    if (now - told_ < kBetweenRefusalsTold) return;
-    spdlog::warn(
-        "{} asked for a certificate and did not get it ({} such calls since this was told "
-        "last): {}",
-        context.peer(), refusals_, why.ToString());
-    told_ = now;
-    refusals_ = 0;
-  }
-
   NodeAdmission& admission_;
-  absl::Mutex mu_;
-  int64_t refusals_ ABSL_GUARDED_BY(mu_) = 0;
-  absl::Duration told_ ABSL_GUARDED_BY(mu_) = -absl::InfiniteDuration();
   CallQueue joins_;  // last: its calls use the rest
 };
 
@@ -235,7 +251,7 @@ class ServiceElsewhere final : public ExecutorServiceBase {
   using ExecutorServiceBase::ExecutorServiceBase;
 
  private:
-  Fleet::Admit AdmitterOf(const grpc::CallbackServerContext&) override {
+  Fleet::Admit AdmitterOf(const grpc::CallbackServerContext&, const SessionToBe&) override {
     return []() -> absl::StatusOr<std::optional<NodeKey>> {
       return absl::UnimplementedError(
           "agents of this yard connect to the server's port for agents (--listen-agents), with the "
@@ -246,16 +262,18 @@ class ServiceElsewhere final : public ExecutorServiceBase {
 
 }  // namespace
 
-std::shared_ptr<grpc::Service> MakeExecutorService(Fleet& fleet, Authenticator& authenticator) {
-  return std::make_shared<ServiceByToken>(fleet, authenticator);
+std::shared_ptr<grpc::Service> MakeExecutorService(Fleet& fleet, Authenticator& authenticator,
+                                                   AuditLog& audit) {
+  return std::make_shared<ServiceByToken>(fleet, authenticator, audit);
 }
 
-std::shared_ptr<grpc::Service> MakeExecutorService(Fleet& fleet, NodeAdmission& admission) {
-  return std::make_shared<ServiceByCertificate>(fleet, admission);
+std::shared_ptr<grpc::Service> MakeExecutorService(Fleet& fleet, NodeAdmission& admission,
+                                                   AuditLog& audit) {
+  return std::make_shared<ServiceByCertificate>(fleet, admission, audit);
 }
 
-std::shared_ptr<grpc::Service> MakeExecutorServiceElsewhere(Fleet& fleet) {
-  return std::make_shared<ServiceElsewhere>(fleet);
+std::shared_ptr<grpc::Service> MakeExecutorServiceElsewhere(Fleet& fleet, AuditLog& audit) {
+  return std::make_shared<ServiceElsewhere>(fleet, audit);
 }
 
 }  // namespace trainyard

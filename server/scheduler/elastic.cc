@@ -77,7 +77,7 @@ bool IsElastic(const JobRecord& job, const AttemptRecord& attempt) {
 
 std::optional<Resize> StayElsewhere(const JobRecord& job, const AttemptRecord& attempt,
                                     const GivenAway& given) {
-  if (job.state != JobState::kRunning || AnyOver(attempt)) return std::nullopt;
+  if (job.state != JobState::kRunning || AnyOver(attempt) || given.leaves) return std::nullopt;
   if (attempt.layout != job.layout) return std::nullopt;  // which its other slots may not hold
   std::vector<Placement::Rank> left = SlotsOf(attempt);
   std::erase_if(left,

@@ -38,9 +38,12 @@ struct GivenAway {
   std::set<std::string> nodes;  // all that do
   std::string why;              // "nodes/a is drained"
   absl::Duration grace;         // for what the ranks have to save
+  bool leaves = false;          // one of them goes for good
 };
 
-// The gang of a RUNNING job without these ranks of its; nothing: too few would stay.
+// The gang of a RUNNING job without these ranks of its; nothing: too few would stay, or it should
+// write a checkpoint first. Nodes that leave often leave together, and those that would keep its
+// state in memory may be the next.
 std::optional<Resize> StayElsewhere(const JobRecord& job, const AttemptRecord& attempt,
                                     const GivenAway& given);
 

@@ -140,7 +140,7 @@ void SuggestForWaiting(const Explanation& explanation, const SlotDemand& demand,
                        std::vector<std::string>& out) {
   const std::string& code = explanation.reason.code;
   if (code == reason::kNoNodes) {
-    out.push_back("start an agent: trainyard-agent --server HOST:PORT --token-file F");
+    out.push_back("start an agent (trainyard-agent --help)");
     return;
   }
   if (code == reason::kBehindOthers || code == reason::kWaitingForSlots) {

@@ -168,7 +168,6 @@ std::optional<GivenAway> FindGivenAway(absl::Time now, const AttemptRecord& atte
                                        const std::map<std::string, absl::Time>& giving_away,
                                        const PlannerOptions& options) {
   GivenAway given{.grace = options.drain_grace};
-  for (const auto& [node, until] : giving_away) given.nodes.insert(node);
   for (const RankRecord& rank : attempt.ranks) {
     const auto node = giving_away.find(rank.node);
     if (node == giving_away.end() || IsOver(rank.state)) continue;
@@ -177,10 +176,12 @@ std::optional<GivenAway> FindGivenAway(absl::Time now, const AttemptRecord& atte
       given.why = absl::StrCat("nodes/", rank.node, leaves ? " leaves" : " is drained");
     }
     if (leaves) {
+      given.leaves = true;
       given.grace = std::min(given.grace, std::max(node->second - now, absl::ZeroDuration()));
     }
   }
   if (given.why.empty()) return std::nullopt;
+  for (const auto& [node, until] : giving_away) given.nodes.insert(node);
   return given;
 }
 
@@ -189,7 +190,7 @@ void LookAtRunning(const Cluster& cluster, const PlannerOptions& options, Pass& 
   std::map<std::string, std::string> cordoned;    // by name: why
   std::map<std::string, absl::Time> newest_loss;
   for (const NodeRecord* node : cluster.nodes) {
-    if (GivesWorkAway(*node)) giving_away[node->name] = node->leave_time;
+    if (node->reachable && GivesWorkAway(*node)) giving_away[node->name] = node->leave_time;
     if (const std::string why = CordonReason(*node); !why.empty()) cordoned[node->name] = why;
     for (const LostRank& rank : node->lost_ranks) {
       absl::Time& newest = newest_loss.try_emplace(rank.id.job_uid, rank.time).first->second;

@@ -260,7 +260,8 @@ Cluster SchedulerState::ToLookAt() const {
   for (const auto& [name, node] : fold_.nodes()) cluster.nodes.push_back(&node);
   const bool all =
       std::any_of(cluster.nodes.begin(), cluster.nodes.end(), [](const NodeRecord* node) {
-        return GivesWorkAway(*node) || !CordonReason(*node).empty() || MayBeCharged(*node);
+        return (node->reachable && GivesWorkAway(*node)) || !CordonReason(*node).empty() ||
+               MayBeCharged(*node);
       });
   const auto look_at = [&cluster](const SchedulerFold::Holder& holder) {
     cluster.running.push_back({holder.job.get(), &holder.attempt});

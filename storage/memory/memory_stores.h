@@ -23,6 +23,7 @@ class MemoryStores : public Stores,
                      FleetStore,
                      SchedulerStore,
                      TokenStore,
+                     AuditStore,
                      AuthorityStore,
                      NodeKeyStore,
                      RetentionStore {
@@ -33,6 +34,7 @@ class MemoryStores : public Stores,
   FleetStore& fleet() override { return *this; }
   SchedulerStore& scheduler() override { return *this; }
   TokenStore& tokens() override { return *this; }
+  AuditStore& audit() override { return *this; }
   AuthorityStore& authority() override { return *this; }
   NodeKeyStore& node_keys() override { return *this; }
   RetentionStore& retention() override { return *this; }
@@ -124,6 +126,10 @@ class MemoryStores : public Stores,
   absl::StatusOr<std::vector<std::string>> FindEnded(
       const std::vector<std::string>& token_sha256s) override;
 
+  // AuditStore
+  absl::Status AppendAudit(const std::vector<AuditEntry>& entries) override;
+  absl::StatusOr<std::vector<AuditEntry>> ListAudit(const AuditQuery& query, int limit) override;
+
   // AuthorityStore
   absl::StatusOr<std::optional<AuthorityRecord>> FindAuthority() override;
   absl::StatusOr<AuthorityRecord> AddAuthority(const AuthorityRecord& record) override;
@@ -202,6 +208,8 @@ class MemoryStores : public Stores,
   std::map<std::string, TokenRecord> tokens_ ABSL_GUARDED_BY(mu_);  // by digest
   bool Holds(const std::string& token_sha256) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::optional<AuthorityRecord> authority_ ABSL_GUARDED_BY(mu_);
+  std::map<std::pair<std::string, int64_t>, AuditEntry> audit_
+      ABSL_GUARDED_BY(mu_);                                        // by chain and sequence
   std::vector<JoinToken> join_tokens_ ABSL_GUARDED_BY(mu_);        // the oldest first
   std::map<std::string, NodeKey> node_keys_ ABSL_GUARDED_BY(mu_);  // by fingerprint
   NodeKey* KeyOfName(const std::string& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

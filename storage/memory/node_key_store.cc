@@ -96,7 +96,11 @@ absl::StatusOr<NodeKey> MemoryStores::RevokeNode(const std::string& node, const 
   key->revoke_time = Now();
   key->revoked_by = by;
   const auto found = nodes_.find(node);
-  if (found != nodes_.end()) found->second.incarnation += " revoked";
+  if (found != nodes_.end()) {
+    found->second.incarnation += " revoked";
+    found->second.leave_time = Now();
+    node_changed_[node] = ++writes_;
+  }
   return *key;
 }
 

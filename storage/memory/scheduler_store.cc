@@ -98,6 +98,7 @@ int MemoryStores::ApplyLosses(const std::vector<LostNode>& nodes) {
     const auto node = nodes_.find(lost.name);
     if (node == nodes_.end() || !node->second.reachable || node->second.beat != lost.beat) continue;
     node->second.reachable = false;
+    node->second.leave_time = absl::InfiniteFuture();
     node_changed_[lost.name] = ++writes_;
     changed += DropRanksOf(lost.name, nullptr, RankOutcome::kLost);
   }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "storage/base/status.h"
+#include "storage/postgres/audit_store.h"
 #include "storage/postgres/authority_store.h"
 #include "storage/postgres/database.h"
 #include "storage/postgres/fleet_store.h"
@@ -38,6 +39,7 @@ class PostgresStores : public Stores {
   FleetStore& fleet() override { return fleet_; }
   SchedulerStore& scheduler() override { return scheduler_; }
   TokenStore& tokens() override { return tokens_; }
+  AuditStore& audit() override { return audit_; }
   AuthorityStore& authority() override { return authority_; }
   NodeKeyStore& node_keys() override { return node_keys_; }
   RetentionStore& retention() override { return retention_; }
@@ -59,7 +61,8 @@ class PostgresStores : public Stores {
   PostgresJobStore jobs_{database_};
   PostgresFleetStore fleet_{heartbeats_, agents_, database_};
   PostgresSchedulerStore scheduler_{database_, leases_};
-  PostgresTokenStore tokens_{database_};
+  PostgresTokenStore tokens_{database_, leases_};
+  PostgresAuditStore audit_{database_};
   PostgresAuthorityStore authority_{database_};
   PostgresNodeKeyStore node_keys_{agents_};
   PostgresRetentionStore retention_{database_};

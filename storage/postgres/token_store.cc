@@ -101,7 +101,7 @@ absl::StatusOr<Principal> PostgresTokenStore::FindToken(const std::string& token
 absl::StatusOr<std::vector<std::string>> PostgresTokenStore::FindEnded(
     const std::vector<std::string>& token_sha256s) {
   using Found = std::vector<std::string>;
-  return database_.Run(
+  return looks_.Run(
       "find ended tokens",
       [&](Transaction& transaction) -> absl::StatusOr<Found> {
         Found found;

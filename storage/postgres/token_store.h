@@ -7,7 +7,8 @@ namespace trainyard::postgres {
 
 class PostgresTokenStore : public TokenStore {
  public:
-  explicit PostgresTokenStore(Database& database) : database_(database) {}
+  // `looks`: for FindEnded, which waits behind no call of users.
+  PostgresTokenStore(Database& database, Database& looks) : database_(database), looks_(looks) {}
 
   absl::Status AddToken(const std::string& token_sha256, const Principal& principal) override;
   absl::StatusOr<TokenRecord> CreateToken(const std::string& token_sha256, const TokenRecord& token,
@@ -22,6 +23,7 @@ class PostgresTokenStore : public TokenStore {
 
  private:
   Database& database_;
+  Database& looks_;
 };
 
 }  // namespace trainyard::postgres

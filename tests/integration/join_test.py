@@ -175,6 +175,45 @@ class JoinTest(unittest.TestCase):
                 self.assertIn(words, agent.log.read_text())
 
 
+class AuditTest(unittest.TestCase):
+    def test_what_was_done_is_told_and_tampering_is_found(self):
+        yard = self.enterContext(JoinedReplicas(servers=1, agents=1))
+        refused = yard.dir + "/refused"
+        pathlib.Path(refused).write_text("0123456789abcdef0123456789abcdef\n")
+        os.chmod(refused, 0o600)
+        for _ in range(20):
+            yard.run("ps", "--server", yard.addresses[0], "--ca-file", yard.ca, "--token-file", refused)
+        name = yard.submit(gpt(text_file(yard.dir), 60)).name
+        yard.wait_for(name, resources_pb.SUCCEEDED)
+        self.assertEqual(yard.admin("node", "revoke", "node-0").returncode, 0)
+
+        def listed():
+            text = yard.admin("audit", "list").stdout
+            return text if "RevokeNode" in text else None
+        told = eventually(listed, 30)
+        self.assertRegex(told, r"user:admin +127.0.0.1 +RevokeNode +nodes/node-0 +OK")
+        self.assertRegex(told, rf"user:admin +127.0.0.1 +SubmitJob +{name} +OK")
+        self.assertRegex(told, r"node:node-0 +127.0.0.1 +Join +nodes/node-0 +OK +joined")
+        self.assertRegex(told, r"- +127.0.0.1 +ListJobs +projects/default +UNAUTHENTICATED")
+        self.assertLess(told.count("UNAUTHENTICATED"), 4)
+        yard.servers[0].send(signal.SIGTERM)  # which writes the head; it is started again
+        eventually(lambda: "as they were written" in yard.admin("audit", "verify", "--heads", yard.dir + "/heads-0").stdout, 60)
+        tamper = "ALTER TABLE audit DISABLE TRIGGER audit_is_kept; "
+        yard.store.query(tamper + "UPDATE audit SET principal = 'user:eve' WHERE method = 'RevokeNode'")
+        found = yard.admin("audit", "verify")
+        self.assertNotEqual(found.returncode, 0)
+        self.assertRegex(found.stdout, r"chain server-.*, entry \d+ .*was changed")
+        yard.store.query("UPDATE audit SET principal = 'user:admin' WHERE method = 'RevokeNode'")
+        self.assertEqual(yard.admin("audit", "verify").returncode, 0)
+        yard.store.query("DELETE FROM audit a WHERE method = 'RevokeNode' OR (chain, sequence) > "
+                         "(SELECT chain, sequence FROM audit WHERE method = 'RevokeNode') AND chain = "
+                         "(SELECT chain FROM audit WHERE method = 'RevokeNode')")
+        self.assertEqual(yard.admin("audit", "verify").returncode, 0, "its end alone is gone")
+        found = yard.admin("audit", "verify", "--heads", yard.dir + "/heads-0")
+        self.assertNotEqual(found.returncode, 0)
+        self.assertIn("its end was cut off", found.stdout)
+
+
 class ChangeOverTest(unittest.TestCase):
     def test_agents_with_tokens_join_while_their_job_trains(self):
         yard = self.enterContext(SecuredReplicas(servers=2, agents=2))

@@ -51,7 +51,7 @@ class JoinedReplicas(SecuredReplicas):
 
     def _server(self, i, port):
         part = super()._server(i, port)
-        part._command += ["--listen-agents", f"127.0.0.1:{self.agents_ports[i]}"]
+        part._command += ["--listen-agents", f"127.0.0.1:{self.agents_ports[i]}", "--audit-heads", f"{self.dir}/heads-{i}"]
         return part
 
     def _credentials_of_agents(self):

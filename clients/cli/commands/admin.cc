@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,6 +25,21 @@ struct JoinTokenFlags {
   std::optional<std::string> path;
 };
 
+// Before there is a token, which nobody would have if the file cannot be written. What is at `path`
+// stays as it is.
+absl::Status CheckCanWrite(const std::string& path) {
+  const std::string trial = absl::StrCat(path, ".new");
+  TY_RETURN_IF_ERROR(WriteFileAtomically(trial, "", 0600));
+  unlink(trial.c_str());
+  return absl::OkStatus();
+}
+
+absl::Status Keep(const std::string& name, const std::string& text, const std::string& path) {
+  const absl::Status written = WriteFileAtomically(path, text, 0600);
+  if (written.ok()) return written;
+  return Annotate(written, absl::StrCat(name, " was made, and could not be kept; revoke it"));
+}
+
 std::string Nodes(int count) { return absl::StrCat(count, count == 1 ? " node" : " nodes"); }
 
 absl::StatusOr<int> MakeToken(Session& session, const JoinTokenFlags& flags) {
@@ -31,11 +48,10 @@ absl::StatusOr<int> MakeToken(Session& session, const JoinTokenFlags& flags) {
   request.set_pool(flags.pool);
   request.mutable_valid_for()->set_seconds(static_cast<int64_t>(flags.valid_for));
   request.set_most_joins(flags.most_joins);
-  // Before there is a token, which nobody would have if the file cannot be written.
-  if (flags.path.has_value()) TY_RETURN_IF_ERROR(WriteFileAtomically(*flags.path, "", 0600));
+  if (flags.path.has_value()) TY_RETURN_IF_ERROR(CheckCanWrite(*flags.path));
   TY_ASSIGN_OR_RETURN(v1::JoinToken made, client->CreateJoinToken(request));
   if (flags.path.has_value()) {
-    TY_RETURN_IF_ERROR(WriteFileAtomically(*flags.path, made.file(), 0600));
+    TY_RETURN_IF_ERROR(Keep(made.name(), made.file(), *flags.path));
     made.clear_file();  // it may be shown, and logged
     if (session.WriteForPrograms(made)) return kExitOk;
   } else if (session.wants_messages()) {
@@ -134,7 +150,7 @@ absl::StatusOr<int> CreateAccessToken(Session& session, const TokenFlags& flags)
     return absl::InvalidArgumentError(
         "say where the role counts: --in PROJECT, or --everywhere for the whole yard");
   }
-  if (flags.path.has_value()) TY_RETURN_IF_ERROR(WriteFileAtomically(*flags.path, "", 0600));
+  if (flags.path.has_value()) TY_RETURN_IF_ERROR(CheckCanWrite(*flags.path));
   TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
   v1::CreateTokenRequest request;
   request.set_principal(flags.principal);
@@ -143,7 +159,7 @@ absl::StatusOr<int> CreateAccessToken(Session& session, const TokenFlags& flags)
   request.mutable_valid_for()->set_seconds(static_cast<int64_t>(flags.valid_for));
   TY_ASSIGN_OR_RETURN(v1::AccessToken made, client->CreateToken(request));
   if (flags.path.has_value()) {
-    TY_RETURN_IF_ERROR(WriteFileAtomically(*flags.path, made.token() + "\n", 0600));
+    TY_RETURN_IF_ERROR(Keep(made.name(), made.token() + "\n", *flags.path));
     made.clear_token();  // it may be shown, and logged
   }
   if (session.wants_messages()) {

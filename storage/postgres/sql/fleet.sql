@@ -76,7 +76,7 @@ WHERE name = $1 RETURNING name
 
 -- name: SetLeaving
 -- No row: the lease of that session is over.
-UPDATE nodes SET leave_time = clock_timestamp() + $3::bigint * interval '1 microsecond'
+UPDATE nodes SET leave_time = clock_timestamp() + $3::bigint * interval '1 microsecond', leave_session = $2
 WHERE name = $1 AND EXISTS (SELECT FROM leases WHERE node = $1 AND incarnation = $2 AND held) RETURNING name
 
 -- name: CordonNodes

@@ -2,7 +2,8 @@
 
 -- name: AddJoinToken
 INSERT INTO join_tokens (id, sha256, pool, creator, most_joins, create_time, expire_time)
-VALUES ($1, $2, $3, $4, $5, clock_timestamp(), clock_timestamp() + $6::bigint * interval '1 microsecond')
+SELECT $1, $2, $3, $4, $5::integer, c.now, c.now + $6::bigint * interval '1 microsecond'
+FROM (SELECT clock_timestamp() AS now) AS c
 ON CONFLICT (id) DO UPDATE SET id = excluded.id
 RETURNING {join_token_columns}
 
@@ -55,5 +56,8 @@ RETURNING {node_key_columns}
 SELECT {node_key_columns} FROM node_keys WHERE node = $1 ORDER BY revoke_time DESC LIMIT 1
 
 -- name: TakeLeaseBack
--- Its session cannot renew it from now on, and the leader finds it over.
-UPDATE leases SET incarnation = incarnation || ' revoked' WHERE node = $1
+-- Its session cannot renew it from now on, nothing is placed there any more, and the leader finds it over.
+WITH taken AS (
+  UPDATE leases SET incarnation = incarnation || ' revoked' WHERE node = $1 RETURNING node, incarnation
+)
+UPDATE nodes n SET leave_time = clock_timestamp(), leave_session = t.incarnation FROM taken t WHERE n.name = t.node

@@ -99,7 +99,7 @@ WITH lost AS (
   WHERE l.node = decided.node AND l.beat = decided.beat AND l.held
   RETURNING l.node
 )
-UPDATE nodes n SET reachable = false FROM lost WHERE n.name = lost.node RETURNING n.name
+UPDATE nodes n SET reachable = false, leave_time = NULL FROM lost WHERE n.name = lost.node RETURNING n.name
 
 -- name: LockJobs
 SELECT uid FROM jobs WHERE uid = ANY ($1::text[]) ORDER BY uid FOR UPDATE

@@ -6,7 +6,7 @@ ON CONFLICT (sha256) DO UPDATE SET name = excluded.name, role = excluded.role
 
 -- name: CreateToken
 INSERT INTO access_tokens (sha256, name, role, project, creator, create_time, expire_time)
-VALUES ($1, $2, $3, $4, $5, clock_timestamp(), clock_timestamp() + $6::bigint * interval '1 microsecond')
+SELECT $1, $2, $3, $4, $5, c.now, c.now + $6::bigint * interval '1 microsecond' FROM (SELECT clock_timestamp() AS now) AS c
 ON CONFLICT (sha256) DO UPDATE SET sha256 = excluded.sha256
 RETURNING {token_columns}
 

@@ -362,7 +362,7 @@ TEST(ElasticGroups, GrowByWholeGroups) {
       << "four logical ranks are no faster on three groups";
 }
 
-TEST(Elastic, GoesOnWithoutANodeThatLeavesWithinItsTime) {
+TEST(Elastic, WritesACheckpointBeforeANodeOfItsLeaves) {
   Snapshots s;
   s.Node({.name = "n", .cpu = 1})
       .Node({.name = "m", .cpu = 1, .draining = true})
@@ -371,8 +371,9 @@ TEST(Elastic, GoesOnWithoutANodeThatLeavesWithinItsTime) {
   s.snapshot.attempts.back().ranks[1].node = "m";
   s.snapshot.attempts.back().ranks[2].node = "l";
   const Pass pass = Decide(s);
-  ASSERT_THAT(Resizes(pass), ElementsAre("uid-e: resized 3 -> 1: nodes/l leaves"));
-  EXPECT_EQ(pass.decisions.resizes[0].grace, absl::Seconds(9));
+  EXPECT_THAT(Resizes(pass), IsEmpty());
+  ASSERT_EQ(pass.decisions.suspensions.size(), 1u);
+  EXPECT_EQ(pass.decisions.suspensions[0].grace, absl::Seconds(9));
 }
 
 TEST(ElasticGroups, GoOnWithoutADrainedNode) {

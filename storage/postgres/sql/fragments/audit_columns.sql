@@ -1,0 +1,1 @@
+chain, sequence, micros(time) AS at, principal, source, method, resource, outcome, detail, count, digest
