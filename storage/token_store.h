@@ -14,6 +14,7 @@ struct Principal {
   std::string name;     // "user:alice", "service:ci", "agent:node-1"
   std::string role;     // see server/auth/permissions.h
   std::string project;  // the one project in which the role counts; empty: in the whole yard
+  std::string credential = {};  // by what it was admitted, "tokens/ID"; of a call
 };
 
 // A token with which a principal calls: 256 random bits, of which the digest alone is kept.

@@ -136,7 +136,7 @@ void Declare(CLI::App& app, Flags& flags) {
   app.add_option(
          "--leave-grace", flags.leave_grace_s,
          "seconds that SIGTERM gives to what runs here: nothing new is placed on this node, "
-         "jobs write a checkpoint or go on elsewhere, and what then still runs is killed; "
+         "jobs write a checkpoint and go on elsewhere, and what then still runs is killed; "
          "at least 5, of which 2 are for their last words; 0: workers go on for the next agent")
       ->capture_default_str()
       ->check([](const std::string& text) {

@@ -62,6 +62,7 @@ v1::AuditEntry ToProto(const AuditEntry& entry) {
   out.set_sequence(entry.sequence);
   SetTimestamp(entry.time, *out.mutable_time());
   out.set_principal(entry.principal);
+  out.set_credential(entry.credential);
   out.set_source(entry.source);
   out.set_method(entry.method);
   out.set_resource(entry.resource);

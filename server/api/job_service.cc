@@ -80,7 +80,7 @@ class JobService final : public v1::JobService::CallbackService {
                      TY_ASSIGN_OR_RETURN(*response,
                                          intake_.Submit(*request, by.name, GoneFrom(context)));
                      note.resource = response->name();
-                     if (request->validate_only()) note.detail = "nothing: it was only checked";
+                     note.changes = !request->validate_only();
                      return absl::OkStatus();
                    });
   }

@@ -44,6 +44,7 @@ class StreamCaller {
       const std::optional<Principal> known =
           foreign ? admitted->principal : authenticator_.PrincipalIfKnown(authorization_);
       audit_.Record({.principal = known.has_value() ? known->name : "",
+                     .credential = known.has_value() ? CredentialOf(*known) : "",
                      .source = source_,
                      .method = method_,
                      .resource = resource},

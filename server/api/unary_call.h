@@ -54,6 +54,7 @@ std::string MethodOf() {
 struct AuditNote {
   std::string resource;
   std::string detail;
+  bool changes = true;  // false: it was asked for a check alone
 };
 
 // Runs `answer`, which takes the Principal of the caller, and an AuditNote if it wants one, and
@@ -92,12 +93,13 @@ grpc::ServerUnaryReactor* RunCall(const ServiceDependencies& b, Permission permi
     const std::optional<Principal> known =
         caller.ok() ? *caller : b.authenticator.PrincipalIfKnown(AuthorizationOf(*context));
     b.audit.Record({.principal = known.has_value() ? known->name : "",
+                    .credential = known.has_value() ? CredentialOf(*known) : "",
                     .source = SourceOf(context->peer()),
                     .method = method,
                     .resource = std::move(note.resource),
                     .detail = std::move(note.detail)},
                    foreign ? absl::PermissionDeniedError(status.message()) : status,
-                   !OnlyReads(method));
+                   caller.ok() && note.changes && !OnlyReads(method));
     reactor->Finish(ToGrpc(ForCaller(status)));
   };
   call.refuse = [reactor](const absl::Status& why) { reactor->Finish(Refusal(why)); };

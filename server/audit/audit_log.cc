@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
 #include "storage/base/file.h"
 #include "storage/base/ids.h"
 #include "storage/base/retry_pause.h"
@@ -22,8 +24,9 @@
 namespace trainyard {
 namespace {
 
-constexpr size_t kMostAtOnce = 256;
+constexpr size_t kMostAtOnce = 1024;
 constexpr size_t kLongestField = 512;
+constexpr absl::Duration kGather = absl::Milliseconds(100);
 constexpr absl::Duration kLook = absl::Seconds(1);       // at sums of refusals
 constexpr absl::Duration kLastWords = absl::Seconds(1);  // to write when it is stopped
 constexpr absl::Duration kFirstRetry = absl::Milliseconds(50), kLongestRetry = absl::Seconds(1);
@@ -32,9 +35,40 @@ bool IsRefusal(const absl::Status& status) {
   return absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status);
 }
 
-// The call was done, or may have been.
+// The call was done, or may have been: all codes but those with which calls end before they write.
 bool MayBeDone(const absl::Status& status) {
-  return status.ok() || absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kUnimplemented:
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kCancelled:
+      return false;
+    default:
+      return true;
+  }
+}
+
+// As the store can keep it, and short.
+void Clean(AuditEntry& entry) {
+  for (std::string* field : {&entry.principal, &entry.credential, &entry.source, &entry.method,
+                             &entry.resource, &entry.outcome, &entry.detail}) {
+    *field = CleanText(*field, kLongestField);
+  }
+}
+
+// Behind a line of which only a part was written, it begins one of its own.
+absl::Status AppendLine(const std::string& line, const std::string& path) {
+  const FileDescriptor file(open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (!file.valid()) return ErrnoStatus(errno, path);
+  const off_t end = lseek(file.get(), 0, SEEK_END);
+  char last = '\n';
+  if (end > 0 && pread(file.get(), &last, 1, end - 1) != 1) return ErrnoStatus(errno, path);
+  return WriteAll(file.get(), absl::StrCat(last == '\n' ? "" : "\n", line, "\n"), path);
 }
 
 }  // namespace
@@ -82,10 +116,6 @@ void AuditLog::Add(AuditEntry entry) {
     return;
   }
   TellLost();
-  for (std::string* field : {&entry.principal, &entry.source, &entry.method, &entry.resource,
-                             &entry.outcome, &entry.detail}) {
-    *field = CleanText(*field, kLongestField);
-  }
   pending_.push_back(std::move(entry));
 }
 
@@ -94,7 +124,7 @@ void AuditLog::TellLost() {
   pending_.push_back({.time = clock_.Now(),
                       .principal = absl::StrCat("server:", options_.replica),
                       .method = "EntriesLost",
-                      .detail = "the store was away for too long",
+                      .detail = "there was no room for them until the store took others",
                       .count = std::exchange(lost_, 0)});
 }
 
@@ -103,11 +133,16 @@ void AuditLog::Record(Call call, const absl::Status& status, bool changes) {
   if (!refused && !(changes && MayBeDone(status))) return;
   AuditEntry entry{.time = clock_.Now(),
                    .principal = std::move(call.principal),
+                   .credential = std::move(call.credential),
                    .source = std::move(call.source),
                    .method = std::move(call.method),
                    .resource = std::move(call.resource),
                    .outcome = absl::StatusCodeToString(status.code()),
-                   .detail = status.ok() ? std::move(call.detail) : std::string(status.message())};
+                   .detail = std::move(call.detail)};
+  if (!status.ok()) {
+    absl::StrAppend(&entry.detail, entry.detail.empty() ? "" : ": ", status.message());
+  }
+  Clean(entry);
   absl::MutexLock lock(&mu_);
   if (!refused) return Add(std::move(entry));
   std::optional<AuditEntry> now = refusals_.Take(std::move(entry), clock_.SinceBoot());
@@ -126,47 +161,74 @@ std::vector<AuditEntry> AuditLog::Chain(std::vector<AuditEntry> entries) {
   return entries;
 }
 
-void AuditLog::Run() {
-  std::vector<AuditEntry> writing;
+// Waits for entries, and takes them; empty: for a while there were none. Sets `stopping`.
+std::vector<AuditEntry> AuditLog::TakePending(bool& stopping) {
+  std::vector<AuditEntry> taken;
+  absl::MutexLock lock(&mu_);
+  const auto due = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return !pending_.empty() || stopping_;
+  };
+  mu_.AwaitWithTimeout(absl::Condition(&due), kLook);
+  if (stopping_ && !stopped_) {
+    stopped_ = true;
+    for (AuditEntry& sum : refusals_.Due(clock_.SinceBoot(), /*all=*/true)) Add(std::move(sum));
+    Add({.principal = absl::StrCat("server:", options_.replica), .method = "ServerStopped"});
+  }
+  for (AuditEntry& sum : refusals_.Due(clock_.SinceBoot())) Add(std::move(sum));
+  if (pending_.empty()) TellLost();
+  while (taken.size() < kMostAtOnce && !pending_.empty()) {
+    taken.push_back(std::move(pending_.front()));
+    pending_.pop_front();
+  }
+  stopping = stopping_;
+  return taken;
+}
+
+bool AuditLog::StopsWithin(absl::Duration pause) {
+  absl::MutexLock lock(&mu_);
+  return mu_.AwaitWithTimeout(absl::Condition(&stopping_), pause);
+}
+
+// Tries until the store takes them, or for kLastWords once it is to stop; then false.
+bool AuditLog::Write(const std::vector<AuditEntry>& entries) {
   RetryPause pause(kFirstRetry, kLongestRetry);
-  absl::Duration until = absl::InfiniteDuration();  // since it was stopped
+  absl::Duration until = absl::InfiniteDuration();
+  while (true) {
+    const bool stopping = StopsWithin(absl::ZeroDuration());
+    if (stopping) until = std::min(until, clock_.SinceBoot() + kLastWords);
+    const CallLimit limit(stopping ? kLastWords : kUserCallLimit);
+    const absl::Status written = store_.AppendAudit(entries);
+    if (written.ok()) return true;
+    if (clock_.SinceBoot() >= until) {
+      spdlog::error("audit: {} entries were not written: {}", entries.size(), written.ToString());
+      return false;
+    }
+    spdlog::warn("audit: {} entries wait to be written: {}", entries.size(), written.ToString());
+    if (stopping) {
+      absl::SleepFor(kFirstRetry);  // there is nothing to wake it any more
+    } else {
+      StopsWithin(pause.Next());
+    }
+  }
+}
+
+void AuditLog::Run() {
   while (true) {
     bool stopping = false;
-    const bool again = !writing.empty();  // the store was away
-    {
-      absl::MutexLock lock(&mu_);
-      const auto due = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-        return !pending_.empty() || stopping_;
-      };
-      if (!again) mu_.AwaitWithTimeout(absl::Condition(&due), kLook);
-      stopping = stopping_;
-      for (AuditEntry& sum : refusals_.Due(clock_.SinceBoot(), stopping)) Add(std::move(sum));
-      if (pending_.empty()) TellLost();
-      while (!again && writing.size() < kMostAtOnce && !pending_.empty()) {
-        writing.push_back(std::move(pending_.front()));
-        pending_.pop_front();
-      }
-    }
-    if (stopping) until = std::min(until, clock_.SinceBoot() + kLastWords);
-    if (writing.empty()) {
+    std::vector<AuditEntry> entries = TakePending(stopping);
+    if (entries.empty()) {
       TellHead(stopping);
       if (stopping) return;
       continue;
     }
-    if (!again) writing = Chain(std::move(writing));
-    const CallLimit limit(stopping ? kLastWords : kUserCallLimit);
-    const absl::Status written = store_.AppendAudit(writing);
-    if (written.ok()) {
-      writing.clear();
-      pause.Reset();
-      TellHead(false);
-      continue;
-    }
-    const absl::Duration wait = pause.Next();
-    spdlog::warn("audit: {} entries wait to be written: {}", writing.size(), written.ToString());
+    if (!Write(Chain(std::move(entries)))) return;
+    TellHead(false);
+    // What comes meanwhile is written together: the disk is there for submissions.
     absl::MutexLock lock(&mu_);
-    if (clock_.SinceBoot() > until) return;
-    mu_.AwaitWithTimeout(absl::Condition(&stopping_), stopping ? kFirstRetry : wait);
+    const auto many = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+      return pending_.size() >= kMostAtOnce || stopping_;
+    };
+    mu_.AwaitWithTimeout(absl::Condition(&many), kGather);
   }
 }
 
@@ -174,15 +236,15 @@ void AuditLog::TellHead(bool last) {
   const absl::Duration now = clock_.SinceBoot();
   if (head_.sequence == told_sequence_ || (!last && now - told_ < options_.between_heads)) return;
   told_ = now;
-  told_sequence_ = head_.sequence;
-  if (options_.heads_file.empty()) return;
-  const std::string line = AuditHeadLine(head_, clock_.Now()) + "\n";
-  const FileDescriptor file(
-      open(options_.heads_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  const absl::Status written = file.valid() ? WriteAll(file.get(), line, options_.heads_file)
-                                            : ErrnoStatus(errno, options_.heads_file);
-  if (!written.ok())
+  const absl::Status written =
+      options_.heads_file.empty()
+          ? absl::OkStatus()
+          : AppendLine(AuditHeadLine(head_, clock_.Now()), options_.heads_file);
+  if (written.ok()) {
+    told_sequence_ = head_.sequence;
+  } else {
     spdlog::warn("audit: the head of the chain was not kept: {}", written.ToString());
+  }
 }
 
 }  // namespace trainyard

@@ -32,8 +32,9 @@ class AuditLog {
   ~AuditLog();  // stops
 
   struct Call {
-    std::string principal;  // empty: not known
-    std::string source;     // see SourceOf
+    std::string principal;   // empty: not known
+    std::string credential;  // see AuditEntry
+    std::string source;      // see SourceOf
     std::string method;
     std::string resource;
     std::string detail;  // of one that was done
@@ -49,6 +50,9 @@ class AuditLog {
   void Add(AuditEntry entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TellLost() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Run();
+  std::vector<AuditEntry> TakePending(bool& stopping);
+  bool Write(const std::vector<AuditEntry>& entries);
+  bool StopsWithin(absl::Duration pause);
   // Gives the next entries their places in the chain.
   std::vector<AuditEntry> Chain(std::vector<AuditEntry> entries);
   void TellHead(bool last);
@@ -66,6 +70,7 @@ class AuditLog {
   RefusalSums refusals_ ABSL_GUARDED_BY(mu_);
   int64_t lost_ ABSL_GUARDED_BY(mu_) = 0;  // for want of room
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;  // the entry that says so was made
   std::thread thread_;
 };
 

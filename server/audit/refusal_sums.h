@@ -28,9 +28,10 @@ class RefusalSums {
   std::vector<AuditEntry> Due(absl::Duration now, bool all = false);
 
  private:
-  using Key = std::tuple<std::string, std::string, std::string>;  // source, principal, outcome
+  // Source, principal, method, outcome.
+  using Key = std::tuple<std::string, std::string, std::string, std::string>;
   struct Sum {
-    absl::Duration from;
+    absl::Duration from, window;
     AuditEntry first;  // of those that were not told; its count is how many there are
   };
 

@@ -8,6 +8,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "storage/base/digest.h"
 #include "storage/base/status.h"
 
@@ -43,7 +44,6 @@ struct Authenticator::Streams {
   std::multimap<std::string, Stream*> by_digest ABSL_GUARDED_BY(mu);  // of the token that opened it
 };
 
-// Waits for a call of `end` that is under way.
 Authenticator::Stream::~Stream() {
   absl::MutexLock lock(&all->mu);
   if (place.has_value()) all->by_digest.erase(*place);
@@ -80,15 +80,21 @@ void Authenticator::LookAgain() {
                  ended.status().ToString());
     return;
   }
-  absl::MutexLock lock(&streams_->mu);
-  for (const std::string& digest : *ended) {
-    const auto [from, to] = streams_->by_digest.equal_range(digest);
-    for (auto it = from; it != to; ++it) {
-      it->second->place.reset();
-      it->second->end(NotKnown());
+  // Called without the lock, and gone before it is taken again: what they end may end the last user
+  // of a guard.
+  std::vector<End> ends;
+  {
+    absl::MutexLock lock(&streams_->mu);
+    for (const std::string& digest : *ended) {
+      const auto [from, to] = streams_->by_digest.equal_range(digest);
+      for (auto it = from; it != to; ++it) {
+        it->second->place.reset();
+        ends.push_back(std::move(it->second->end));
+      }
+      streams_->by_digest.erase(from, to);
     }
-    streams_->by_digest.erase(from, to);
   }
+  for (const End& end : ends) end(NotKnown());
 }
 
 absl::StatusOr<Principal> Authenticator::Admit(absl::string_view authorization,
@@ -134,6 +140,7 @@ absl::StatusOr<Principal> Authenticator::Authenticate(absl::string_view authoriz
     return NotKnown();
   }
   TY_RETURN_IF_ERROR(principal.status());
+  principal->credential = absl::StrCat("tokens/", TokenIdOf(digest));
   absl::MutexLock lock(&mu_);
   if (remembered_.size() >= kMostRemembered) {
     absl::erase_if(remembered_, [now](const auto& one) { return one.second.until <= now; });

@@ -34,7 +34,8 @@ class Authenticator {
   absl::StatusOr<Principal> Admit(absl::string_view authorization, Permission permission);
 
   // As Admit, for a stream, which `end` ends, called once, from any thread, should the token not
-  // count any more; it must not block. Not called any more once `guard` is gone.
+  // count any more. It must not block, and may yet be called while `guard` goes: it holds nothing
+  // that the stream needs to end.
   using End = std::function<void(const absl::Status&)>;
   struct Guarded {
     Principal principal;

@@ -86,6 +86,11 @@ absl::Status CheckPermission(const Principal& principal, Permission permission) 
       PermissionName(permission), ": that takes the role in the whole yard"));
 }
 
+std::string CredentialOf(const Principal& principal) {
+  return absl::StrCat(principal.credential, principal.project.empty() ? "" : " of projects/",
+                      principal.project);
+}
+
 absl::Status CheckProject(const Principal& principal, absl::string_view resource) {
   if (principal.project.empty() || !absl::ConsumePrefix(&resource, "projects/")) {
     return absl::OkStatus();

@@ -40,6 +40,9 @@ bool HasPermission(const Principal& principal, Permission permission);
 // a role in one project does not count for them.
 absl::Status CheckPermission(const Principal& principal, Permission permission);
 
+// By what the principal was admitted, for the audit: "tokens/ID of projects/a".
+std::string CredentialOf(const Principal& principal);
+
 // Whether the principal may know what `resource` names, "projects/{project}/…" say. kNotFound, as
 // of one that does not exist: it is in another project than the principal's. What names no project
 // is not looked at, nor "projects/-", all projects.

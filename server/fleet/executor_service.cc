@@ -198,15 +198,16 @@ class ServiceByCertificate final : public ExecutorServiceBase {
       }
       const CallLimit limit(kUserCallLimit);
       const absl::Status joined = Join(*request, PeerCertificate(*context), *response);
-      // What else than these ends a call in vain is a refusal here, too.
-      const bool refused = !joined.ok() && !absl::IsUnavailable(joined);
-      audit().Record(
-          {.principal = joined.ok() ? "node:" + response->node() : "",
-           .source = SourceOf(context->peer()),
-           .method = "Join",
-           .resource = absl::StrCat("nodes/", joined.ok() ? response->node() : request->node()),
-           .detail = request->token().empty() ? "renewed its certificate" : "joined"},
-          refused ? absl::PermissionDeniedError(joined.message()) : joined, true);
+      // Whatever ends it in vain is a refusal here; a store that is away is none.
+      if (!absl::IsUnavailable(joined)) {
+        audit().Record(
+            {.principal = joined.ok() ? "node:" + response->node() : "",
+             .source = SourceOf(context->peer()),
+             .method = "Join",
+             .resource = absl::StrCat("nodes/", joined.ok() ? response->node() : request->node()),
+             .detail = request->token().empty() ? "renewed its certificate" : "joined"},
+            joined.ok() ? joined : absl::PermissionDeniedError(joined.message()), true);
+      }
       reactor->Finish(ToGrpc(joined));
     };
     call.refuse = [reactor](const absl::Status&) {

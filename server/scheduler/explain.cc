@@ -44,6 +44,7 @@ std::string DescribeNode(const NodeRecord& node, const SlotDemand& demand,
     return absl::StrCat(name, "away, its lease ended at ", Time(node.lease_end));
   }
   if (node.draining) return absl::StrCat(name, "draining, takes no new work");
+  if (IsRevoked(node)) return absl::StrCat(name, "its key was revoked");
   if (GivesWorkAway(node)) return absl::StrCat(name, "leaves at ", Time(node.leave_time));
   if (const std::string why = CordonReason(node); !why.empty()) {
     return absl::StrCat(name, "cordoned, ", why);

@@ -92,7 +92,7 @@ SlotTable::SlotTable(const std::vector<const NodeRecord*>& nodes, const HeldSlot
   for (const NodeRecord* record : nodes) {
     if (!record->reachable || record->lease_end <= now) {
       ++away_;
-    } else if (GivesWorkAway(*record)) {
+    } else if (GivesWorkAway(*record) || IsRevoked(*record)) {
       ++draining_;
     } else if (!CordonReason(*record).empty()) {
       ++cordoned_;

@@ -19,6 +19,7 @@ std::string AuditDigest(const std::string& before, const AuditEntry& entry) {
   add(absl::StrCat(entry.sequence));
   add(absl::StrCat(absl::ToUnixMicros(entry.time)));
   add(entry.principal);
+  add(entry.credential);
   add(entry.source);
   add(entry.method);
   add(entry.resource);

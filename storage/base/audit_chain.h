@@ -19,13 +19,14 @@ struct AuditEntry {
   int64_t sequence = 0;  // in the chain: 1, 2, 3, …
   absl::Time time;       // in microseconds
   std::string principal;
-  std::string source;    // from where: an address without its port; "": the server itself
-  std::string method;    // "CancelJob"
-  std::string resource;  // "projects/default/jobs/a"; "": none is named
-  std::string outcome;   // "OK", or the code of the refusal or error
-  std::string detail;    // its message
-  int64_t count = 1;     // so many such calls, of which this is the first
-  std::string digest;    // 64 hex digits
+  std::string credential;  // by which it was admitted: "tokens/ID", and its project if it has one
+  std::string source;      // from where: an address without its port; "": the server itself
+  std::string method;      // "CancelJob"
+  std::string resource;    // "projects/default/jobs/a"; "": none is named
+  std::string outcome;     // "OK", or the code of the refusal or error
+  std::string detail;      // its message
+  int64_t count = 1;       // so many such calls, of which this is the first
+  std::string digest;      // 64 hex digits
 };
 
 // What `entry` must have as its digest: SHA-256 over `before`, the digest of the entry before it

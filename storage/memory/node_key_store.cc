@@ -97,8 +97,7 @@ absl::StatusOr<NodeKey> MemoryStores::RevokeNode(const std::string& node, const 
   key->revoked_by = by;
   const auto found = nodes_.find(node);
   if (found != nodes_.end()) {
-    found->second.incarnation += " revoked";
-    found->second.leave_time = Now();
+    found->second.incarnation += kRevokedSession;
     node_changed_[node] = ++writes_;
   }
   return *key;

@@ -16,6 +16,7 @@ AuditEntry EntryOf(const pqxx::row& row) {
           .sequence = row["sequence"].as<int64_t>(),
           .time = absl::FromUnixMicros(row["at"].as<int64_t>()),
           .principal = row["principal"].as<std::string>(),
+          .credential = row["credential"].as<std::string>(),
           .source = row["source"].as<std::string>(),
           .method = row["method"].as<std::string>(),
           .resource = row["resource"].as<std::string>(),
@@ -28,14 +29,15 @@ AuditEntry EntryOf(const pqxx::row& row) {
 }  // namespace
 
 absl::Status PostgresAuditStore::AppendAudit(const std::vector<AuditEntry>& entries) {
-  std::vector<std::string> chains, principals, sources, methods, resources, outcomes, details,
-      digests;
+  std::vector<std::string> chains, principals, credentials, sources, methods, resources, outcomes,
+      details, digests;
   std::vector<int64_t> sequences, times, counts;
   for (const AuditEntry& entry : entries) {
     chains.push_back(entry.chain);
     sequences.push_back(entry.sequence);
     times.push_back(absl::ToUnixMicros(entry.time));
     principals.push_back(entry.principal);
+    credentials.push_back(entry.credential);
     sources.push_back(entry.source);
     methods.push_back(entry.method);
     resources.push_back(entry.resource);
@@ -45,8 +47,8 @@ absl::Status PostgresAuditStore::AppendAudit(const std::vector<AuditEntry>& entr
     digests.push_back(entry.digest);
   }
   return database_.Run("append to the audit", [&](Transaction& transaction) -> absl::Status {
-    transaction.Run(kAppendAudit, Params(chains, sequences, times, principals, sources, methods,
-                                         resources, outcomes, details, counts, digests));
+    transaction.Run(kAppendAudit, Params(chains, sequences, times, principals, credentials, sources,
+                                         methods, resources, outcomes, details, counts, digests));
     return absl::OkStatus();
   });
 }

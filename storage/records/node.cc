@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -114,12 +115,14 @@ const LostRank* LostRankOn(const NodeRecord& node, int slot) {
   return nullptr;
 }
 
+bool IsRevoked(const NodeRecord& node) { return absl::EndsWith(node.incarnation, kRevokedSession); }
+
 bool GivesWorkAway(const NodeRecord& node) {
   return node.draining || node.leave_time != absl::InfiniteFuture();
 }
 
 bool TakesWork(const NodeRecord& node, const std::vector<int>& slots) {
-  if (!node.reachable || GivesWorkAway(node)) return false;
+  if (!node.reachable || GivesWorkAway(node) || IsRevoked(node)) return false;
   return std::all_of(slots.begin(), slots.end(), [&node](int index) {
     if (LostRankOn(node, index) != nullptr) return false;
     return std::any_of(node.slots.begin(), node.slots.end(),
@@ -128,7 +131,7 @@ bool TakesWork(const NodeRecord& node, const std::vector<int>& slots) {
 }
 
 bool TakesWorkNow(const NodeRecord& node, absl::Time now) {
-  return node.reachable && node.lease_end > now && !GivesWorkAway(node) &&
+  return node.reachable && node.lease_end > now && !GivesWorkAway(node) && !IsRevoked(node) &&
          CordonReason(node).empty();
 }
 

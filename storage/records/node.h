@@ -125,6 +125,10 @@ bool MayHoldSlots(const NodeRecord& node, const LostRank& rank);
 // The lost rank that may still hold this slot; nullptr: none.
 const LostRank* LostRankOn(const NodeRecord& node, int slot);
 
+// Whether the key of its agent was just revoked: its lease, which nobody can renew, runs out.
+bool IsRevoked(const NodeRecord& node);
+inline constexpr char kRevokedSession[] = " revoked";  // at the end of `incarnation`
+
 // Whether what runs there is to go elsewhere, since the node drains or leaves; nothing new is
 // placed there then.
 bool GivesWorkAway(const NodeRecord& node);

@@ -13,6 +13,7 @@
 #include "clients/cli/shown.h"
 #include "clients/cli/table.h"
 #include "storage/base/file.h"
+#include "storage/base/ids.h"
 #include "storage/base/status.h"
 
 namespace trainyard::cli {
@@ -28,7 +29,7 @@ struct JoinTokenFlags {
 // Before there is a token, which nobody would have if the file cannot be written. What is at `path`
 // stays as it is.
 absl::Status CheckCanWrite(const std::string& path) {
-  const std::string trial = absl::StrCat(path, ".new");
+  const std::string trial = absl::StrCat(path, ".", RandomHex(8));
   TY_RETURN_IF_ERROR(WriteFileAtomically(trial, "", 0600));
   unlink(trial.c_str());
   return absl::OkStatus();

@@ -6,6 +6,7 @@ CREATE TABLE audit (
   sequence bigint NOT NULL,
   time timestamptz NOT NULL,
   principal text COLLATE "C" NOT NULL,
+  credential text NOT NULL,
   source text NOT NULL,
   method text NOT NULL,
   resource text NOT NULL,

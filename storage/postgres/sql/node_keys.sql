@@ -56,8 +56,7 @@ RETURNING {node_key_columns}
 SELECT {node_key_columns} FROM node_keys WHERE node = $1 ORDER BY revoke_time DESC LIMIT 1
 
 -- name: TakeLeaseBack
--- Its session cannot renew it from now on, nothing is placed there any more, and the leader finds it over.
-WITH taken AS (
-  UPDATE leases SET incarnation = incarnation || ' revoked' WHERE node = $1 RETURNING node, incarnation
-)
-UPDATE nodes n SET leave_time = clock_timestamp(), leave_session = t.incarnation FROM taken t WHERE n.name = t.node
+-- Its session cannot renew it from now on, nothing is placed there any more (IsRevoked), and the leader finds it over. The node
+-- is touched for the leader to read it again.
+WITH taken AS (UPDATE leases SET incarnation = incarnation || ' revoked' WHERE node = $1 RETURNING node)
+UPDATE nodes n SET name = n.name FROM taken t WHERE n.name = t.node

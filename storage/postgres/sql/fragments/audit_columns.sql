@@ -1,1 +1,1 @@
-chain, sequence, micros(time) AS at, principal, source, method, resource, outcome, detail, count, digest
+chain, sequence, micros(time) AS at, principal, credential, source, method, resource, outcome, detail, count, digest
