@@ -35,8 +35,9 @@ const CallQueueOptions kJoins = {.threads = 2,
 class ConnectStream : public grpc::ServerBidiReactor<v1::AgentMessage, v1::ServerMessage>,
                       public AgentLink {
  public:
-  ConnectStream(grpc::CallbackServerContext& context, Fleet& fleet, Fleet::Admit admit)
-      : context_(context) {
+  ConnectStream(grpc::CallbackServerContext& context, Fleet& fleet, Fleet::Admit admit,
+                AuditLog& audit)
+      : context_(context), audit_(audit) {
     session_ = fleet.Make(std::move(admit), *this);
   }
 
@@ -53,6 +54,8 @@ class ConnectStream : public grpc::ServerBidiReactor<v1::AgentMessage, v1::Serve
   }
   void ReadNext() override { StartRead(&incoming_); }
   void Finish(const absl::Status& status) override {
+    // Who is not admitted, may not register as it wants to, or may no longer.
+    audit_.Record({.source = SourceOf(context_.peer()), .method = "Connect"}, status, false);
     {
       absl::MutexLock lock(&mu_);
       finish_ = ToGrpc(status);
@@ -95,6 +98,7 @@ class ConnectStream : public grpc::ServerBidiReactor<v1::AgentMessage, v1::Serve
   void OnDone() override { delete this; }
 
   grpc::CallbackServerContext& context_;
+  AuditLog& audit_;
   std::shared_ptr<AgentSession> session_;
   v1::AgentMessage incoming_;  // of the one read under way
   absl::Mutex mu_;
@@ -109,8 +113,8 @@ class ExecutorServiceBase : public v1::ExecutorService::CallbackService {
   grpc::ServerBidiReactor<v1::AgentMessage, v1::ServerMessage>* Connect(
       grpc::CallbackServerContext* context) override {
     const auto session = std::make_shared<std::weak_ptr<AgentSession>>();
-    auto* stream = new ConnectStream(*context, fleet_,
-                                     Audited(*context, session));  // deletes itself in OnDone
+    auto* stream = new ConnectStream(*context, fleet_, AdmitterOf(*context, session),
+                                     audit_);  // deletes itself in OnDone
     *session = stream->session();
     fleet_.Begin(stream->session());
     return stream;
@@ -136,15 +140,6 @@ class ExecutorServiceBase : public v1::ExecutorService::CallbackService {
   AuditLog& audit() { return audit_; }
 
  private:
-  Fleet::Admit Audited(const grpc::CallbackServerContext& context, const SessionToBe& session) {
-    return
-        [admit = AdmitterOf(context, session), source = SourceOf(context.peer()), &audit = audit_] {
-          absl::StatusOr<std::optional<NodeKey>> admitted = admit();
-          audit.Record({.source = source, .method = "Connect"}, admitted.status(), false);
-          return admitted;
-        };
-  }
-
   Fleet& fleet_;
   AuditLog& audit_;
 };

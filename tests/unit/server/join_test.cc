@@ -165,6 +165,24 @@ TEST_F(JoinTest, WithoutACertificateOrWithAnothersNobodyRegisters) {
   EXPECT_EQ(stranger.end.error_code(), grpc::UNAVAILABLE) << stranger.end.error_message();
 }
 
+TEST_F(JoinTest, WhoWantsToRegisterAsAnotherIsInTheAudit) {
+  const TlsIdentity own = Join("n1");
+  EXPECT_FALSE(Connect(own, "n2", "n2 secret").welcome);
+  server_.reset();  // which writes what was pending
+  const auto entries = stores_.audit().ListAudit({}, 100);
+  ASSERT_TRUE(entries.ok()) << entries.status();
+  std::string all;
+  for (const AuditEntry& entry : *entries) {
+    absl::StrAppend(&all, entry.principal, " ", entry.method, " ", entry.resource, " ",
+                    entry.outcome, " ", entry.detail, "\n");
+  }
+  EXPECT_TRUE(absl::StrContains(all, "node:n1 Join nodes/n1 OK joined")) << all;
+  EXPECT_TRUE(absl::StrContains(all,
+                                " Connect  PERMISSION_DENIED register: nodes/n2 with the "
+                                "certificate of nodes/n1"))
+      << all;
+}
+
 TEST_F(JoinTest, ACertificateIsRenewedForTheSameKeyAlone) {
   const TlsIdentity own = Join("n1");
   const auto renewed = Ask(RequestOf("whoever", own.key), own);
