@@ -80,6 +80,10 @@ void Authenticator::LookAgain() {
                  ended.status().ToString());
     return;
   }
+  {
+    absl::MutexLock lock(&mu_);
+    for (const std::string& digest : *ended) remembered_.erase(digest);
+  }
   // Called without the lock, and gone before it is taken again: what they end may end the last user
   // of a guard.
   std::vector<End> ends;
