@@ -33,7 +33,7 @@ constexpr absl::Duration kLongestRetry = absl::Seconds(1);
 constexpr absl::Duration kHealthySession = absl::Seconds(3);
 constexpr absl::Duration kConnectTimeout = absl::Seconds(5);
 constexpr absl::Duration kJoinTimeout = absl::Seconds(10);
-constexpr absl::Duration kLongestPauseAfterJoins = absl::Seconds(30);
+constexpr absl::Duration kLongestPauseAfterRefusals = absl::Seconds(30);
 
 absl::Status FromGrpc(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
@@ -67,10 +67,10 @@ absl::Duration ReconnectPause(int failures, double jitter) {
   return pause * (0.75 + 0.5 * jitter);
 }
 
-absl::Duration PauseAfterJoins(int in_vain, double jitter) {
-  if (in_vain == 0) return absl::ZeroDuration();
+absl::Duration PauseAfterRefusals(int refusals, double jitter) {
+  if (refusals == 0) return absl::ZeroDuration();
   const absl::Duration pause =
-      std::min(kLongestPauseAfterJoins, kFirstRetry * std::pow(2, std::min(in_vain, 30)));
+      std::min(kLongestPauseAfterRefusals, kFirstRetry * std::pow(2, std::min(refusals, 30)));
   return pause * (0.75 + 0.5 * jitter);
 }
 
@@ -138,7 +138,7 @@ class Link::Impl {
       // Pauses grow by rounds over all servers. Who is refused may be so until somebody makes a new
       // token: thousands of such machines must not keep a server busy.
       Pause(std::max(ReconnectPause(failures++ / static_cast<int>(options_.servers.size()), jitter),
-                     PauseAfterJoins(joins_in_vain_, jitter)));
+                     PauseAfterRefusals(refusals_, jitter)));
     }
   }
 
@@ -168,6 +168,7 @@ class Link::Impl {
     const absl::Status status = FromGrpc(stream->Finish());
     if (was_up) spdlog::info("the session with {} is over", server);
     if (was_up) deliver_({.kind = LinkEvent::kDown, .status = status});
+    if (!was_up && absl::IsPermissionDenied(status)) ++refusals_;  // revoked, perhaps
     if (!was_up && (absl::IsFailedPrecondition(status) || absl::IsPermissionDenied(status))) {
       deliver_({.kind = LinkEvent::kRefused, .status = status});
     }
@@ -185,9 +186,7 @@ class Link::Impl {
     if (token.has_value()) {
       TY_RETURN_IF_ERROR(JoinYard(server, authorities, *token));
       files = options_.certificate->Read(clock_.Now());
-      joins_in_vain_ = files.ok() ? 0 : joins_in_vain_ + 1;
-    } else if (files.ok()) {
-      joins_in_vain_ = 0;
+      refusals_ = files.ok() ? 0 : refusals_ + 1;
     } else if (absl::IsNotFound(files.status())) {
       return absl::FailedPreconditionError(
           "this node has not joined the yard, and there is no file with a join token: see "
@@ -228,7 +227,7 @@ class Link::Impl {
     TY_ASSIGN_OR_RETURN(const auto channel, MakeChannel(server, authorities, std::nullopt));
     const absl::Status joined = AskForCertificate(channel, request, token.authorities);
     if (!joined.ok()) {
-      if (!absl::IsUnavailable(joined) && !absl::IsCancelled(joined)) ++joins_in_vain_;
+      if (!absl::IsUnavailable(joined) && !absl::IsCancelled(joined)) ++refusals_;
       return Annotate(joined, absl::StrCat("joining the yard at ", server));
     }
     spdlog::info("joined the yard at {}; the file with the join token is not needed any more",
@@ -323,6 +322,7 @@ class Link::Impl {
         absl::MutexLock lock(&mu_);
         heard_ = clock_.SinceBoot();
         registered_ = registered_ || message.has_welcome();
+        refusals_ = 0;
       }
       LinkEvent event{.kind = up ? LinkEvent::kMessage : LinkEvent::kUp};
       if (!up) event.register_sent = register_sent;
@@ -394,8 +394,7 @@ class Link::Impl {
   absl::Duration heard_ ABSL_GUARDED_BY(mu_) = absl::ZeroDuration();
   std::deque<v1::AgentMessage> outgoing_ ABSL_GUARDED_BY(mu_);
   std::vector<v1::RankKey> running_ ABSL_GUARDED_BY(mu_);
-  std::atomic<int> joins_in_vain_ =
-      0;  // in a row: refused, or answered with what is not valid here
+  std::atomic<int> refusals_ = 0;  // in a row, of joins and sessions
   std::thread renewing_;
   std::thread thread_;  // last: they use everything above
 };

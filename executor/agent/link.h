@@ -70,8 +70,8 @@ class Link {
 // restarted server is met at once, up to 1 s, with `jitter` in [0, 1) spread over +-25 %.
 absl::Duration ReconnectPause(int failures, double jitter);
 
-// Pause after an attempt to join that was the `in_vain`th in a row to be in vain: from 100 ms,
+// Pause after the server has refused this node for the `refusals`th time in a row: from 100 ms,
 // doubled up to 30 s.
-absl::Duration PauseAfterJoins(int in_vain, double jitter);
+absl::Duration PauseAfterRefusals(int refusals, double jitter);
 
 }  // namespace trainyard

@@ -114,8 +114,9 @@ absl::StatusOr<int> Verify(Session& session, const std::vector<std::string>& hea
                                             findings.size() == 1 ? " place" : " places"));
   }
   session.out().Write(absl::StrCat(
-      verifier.entries(), " entries in ", verifier.chains(),
-      " chains follow one another as they were written",
+      verifier.entries(), verifier.entries() == 1 ? " entry in " : " entries in ",
+      verifier.chains(), verifier.chains() == 1 ? " chain" : " chains",
+      ": each follows the one before it as it was written",
       heads.empty()
           ? "; whether chains were cut off, removed or written anew is seen with --heads alone"
           : "",

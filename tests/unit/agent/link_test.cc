@@ -234,10 +234,10 @@ TEST_F(LinkTest, ATokenOfAnotherYardMakesTheNodeJoinThat) {
   Stop();
 }
 
-TEST(PauseAfterJoinsTest, GrowsToHalfAMinute) {
-  EXPECT_EQ(PauseAfterJoins(0, 0.5), absl::ZeroDuration());
-  EXPECT_EQ(PauseAfterJoins(1, 0.5), absl::Milliseconds(100));
-  EXPECT_EQ(PauseAfterJoins(1000, 0.5), absl::Seconds(30));
+TEST(PauseAfterRefusalsTest, GrowsToHalfAMinute) {
+  EXPECT_EQ(PauseAfterRefusals(0, 0.5), absl::ZeroDuration());
+  EXPECT_EQ(PauseAfterRefusals(1, 0.5), absl::Milliseconds(100));
+  EXPECT_EQ(PauseAfterRefusals(1000, 0.5), absl::Seconds(30));
 }
 
 TEST_F(LinkTest, WhoIsRefusedAsksAgainAndIsStoppedAtOnce) {
