@@ -196,7 +196,9 @@ class AuditTest(unittest.TestCase):
         self.assertRegex(told, r"node:node-0 +127.0.0.1 +Join +nodes/node-0 +OK +joined")
         self.assertRegex(told, r"- +127.0.0.1 +ListJobs +projects/default +UNAUTHENTICATED")
         self.assertLess(told.count("UNAUTHENTICATED"), 4)
+        before = yard.servers[0].pid
         yard.servers[0].send(signal.SIGTERM)  # which writes the head; it is started again
+        eventually(lambda: yard.servers[0].pid not in (None, before), 60, "the next server")
         eventually(lambda: "as it was written" in yard.admin("audit", "verify", "--heads", yard.dir + "/heads-0").stdout, 60)
         tamper = "ALTER TABLE audit DISABLE TRIGGER audit_is_kept; "
         yard.store.query(tamper + "UPDATE audit SET principal = 'user:eve' WHERE method = 'RevokeNode'")
