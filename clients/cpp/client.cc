@@ -6,7 +6,6 @@
 #include <atomic>
 #include <chrono>
 #include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -14,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "clients/cpp/backoff.h"
+#include "clients/cpp/silence_guard.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "proto/tls/credentials.h"
@@ -76,54 +76,6 @@ std::shared_ptr<grpc::Channel> MakeChannel(
   if (IsLoopback(server)) arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   return grpc::CreateCustomChannel(server, credentials, arguments);
 }
-
-// Cancels a stream on which nothing was received for `limit`: a server that is stopped (SIGSTOP)
-// but not dead keeps its connection open.
-class SilenceGuard {
- public:
-  SilenceGuard(grpc::ClientContext& context, absl::Duration limit)
-      : context_(context), limit_(limit), thread_([this] { Run(); }) {}
-  ~SilenceGuard() {
-    {
-      absl::MutexLock lock(&mu_);
-      done_ = true;
-    }
-    thread_.join();
-  }
-
-  void Heard() {
-    absl::MutexLock lock(&mu_);
-    ++heard_;
-  }
-  bool fired() {
-    absl::MutexLock lock(&mu_);
-    return fired_;
-  }
-
- private:
-  void Run() {
-    absl::MutexLock lock(&mu_);
-    while (!done_) {
-      const int64_t before = heard_;
-      const auto changed = [this, before] {
-        mu_.AssertHeld();
-        return done_ || heard_ != before;
-      };
-      if (mu_.AwaitWithTimeout(absl::Condition(&changed), limit_)) continue;
-      fired_ = true;
-      context_.TryCancel();
-      return;
-    }
-  }
-
-  grpc::ClientContext& context_;
-  const absl::Duration limit_;
-  absl::Mutex mu_;
-  int64_t heard_ ABSL_GUARDED_BY(mu_) = 0;
-  bool done_ ABSL_GUARDED_BY(mu_) = false;
-  bool fired_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread thread_;
-};
 
 }  // namespace
 

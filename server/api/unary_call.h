@@ -58,12 +58,11 @@ struct AuditNote {
 };
 
 // Runs `answer`, which takes the Principal of the caller, and an AuditNote if it wants one, and
-// returns absl::Status, when it is the
-// caller's turn; a caller without `permission`, or from another project than the one that the
-// request names, is refused instead. The store calls in it are
-// bounded by kUserCallLimit. The calls of one principal have a line of their own in the queue;
-// callers that are not known yet share one line. `b` is the service's and outlives the call, as
-// `context` and `request` do.
+// returns absl::Status, when it is the caller's turn; a caller without `permission`, or from
+// another project than the one that the request names, is refused instead. What was changed or
+// refused is in the audit. The store calls in `answer` are bounded by kUserCallLimit. The calls of
+// one principal have a line of their own in the queue; callers that are not known yet share one
+// line. `b` is the service's and outlives the call, as `context` and `request` do.
 template <typename Request, typename Answer>
 grpc::ServerUnaryReactor* RunCall(const ServiceDependencies& b, Permission permission,
                                   grpc::CallbackServerContext* context, const Request* request,
