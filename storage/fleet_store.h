@@ -22,6 +22,7 @@ struct DesiredRank {
   bool suspend = false;  // the rank should write a checkpoint and exit
   absl::Time suspend_deadline = absl::InfiniteFuture();
   std::vector<std::string> addresses;  // of each rank's node, by rank
+  std::string unix_user;               // of its project now; empty: none
 };
 
 struct AppendResult {

@@ -400,6 +400,15 @@ absl::StatusOr<v1::AccessToken> Client::RevokeToken(const v1::RevokeTokenRequest
   return connection_->Call(&Endpoint::access, &v1::AccessService::Stub::RevokeToken, request);
 }
 
+absl::StatusOr<v1::Project> Client::SetProject(const v1::SetProjectRequest& request) {
+  return connection_->Call(&Endpoint::access, &v1::AccessService::Stub::SetProject, request);
+}
+
+absl::StatusOr<v1::ListProjectsResponse> Client::ListProjects(
+    const v1::ListProjectsRequest& request) {
+  return connection_->Call(&Endpoint::access, &v1::AccessService::Stub::ListProjects, request);
+}
+
 absl::StatusOr<v1::ServerInfo> Client::GetServerInfo() {
   return connection_->Call(&Endpoint::info, &v1::InfoService::Stub::GetServerInfo,
                            v1::GetServerInfoRequest());

@@ -97,6 +97,8 @@ class Client {
   absl::StatusOr<v1::ListAuditEntriesResponse> ListAuditEntries(
       const v1::ListAuditEntriesRequest& request);
   absl::StatusOr<v1::AccessToken> RevokeToken(const v1::RevokeTokenRequest& request);
+  absl::StatusOr<v1::Project> SetProject(const v1::SetProjectRequest& request);
+  absl::StatusOr<v1::ListProjectsResponse> ListProjects(const v1::ListProjectsRequest& request);
   absl::StatusOr<v1::ServerInfo> GetServerInfo();
   absl::StatusOr<v1::Retention> GetRetention();
   absl::StatusOr<v1::Retention> SetRetention(const v1::SetRetentionRequest& request);

@@ -13,6 +13,7 @@
 #include "server/api/convert.h"
 #include "server/api/names.h"
 #include "server/api/page_token.h"
+#include "server/api/project_calls.h"
 #include "server/api/services.h"
 #include "server/api/unary_call.h"
 #include "storage/base/digest.h"
@@ -139,6 +140,23 @@ class AccessService final : public v1::AccessService::CallbackService {
                      *response = ToProto(revoked);
                      return absl::OkStatus();
                    });
+  }
+  grpc::ServerUnaryReactor* SetProject(grpc::CallbackServerContext* context,
+                                       const v1::SetProjectRequest* request,
+                                       v1::Project* response) override {
+    return RunCall(b_, Permission::kManageProjects, context, request,
+                   [=, this](const Principal&, AuditNote& note) {
+                     note.resource = request->name();
+                     note.detail = absl::StrCat("unix_user ", request->unix_user());
+                     return trainyard::SetProject(b_.stores.projects(), *request, response);
+                   });
+  }
+  grpc::ServerUnaryReactor* ListProjects(grpc::CallbackServerContext* context,
+                                         const v1::ListProjectsRequest* request,
+                                         v1::ListProjectsResponse* response) override {
+    return RunCall(b_, Permission::kManageProjects, context, request, [=, this](const Principal&) {
+      return trainyard::ListProjects(b_.stores.projects(), *request, response);
+    });
   }
   grpc::ServerUnaryReactor* ListAuditEntries(grpc::CallbackServerContext* context,
                                              const v1::ListAuditEntriesRequest* request,

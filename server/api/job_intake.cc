@@ -24,6 +24,9 @@ namespace {
 // How long a list of the nodes serves submissions; only a job that seems not to fit has them read
 // again earlier.
 constexpr absl::Duration kNodesKept = absl::Seconds(5);
+// Likewise what was said of a project, of at most so many.
+constexpr absl::Duration kProjectsKept = absl::Seconds(1);
+constexpr size_t kMostProjectsKept = 1000;
 
 absl::Status TooLarge(int64_t bytes, absl::string_view what) {
   return FieldError("requests", absl::StrCat(bytes, " bytes ", what),
@@ -145,8 +148,32 @@ absl::Status JobIntake::CheckFitsOn(const std::vector<NodeRecord>& nodes, const 
   });
 }
 
+absl::StatusOr<FactsFrom> JobIntake::FactsOf(const std::string& project) {
+  const absl::Duration now = SystemClock().SinceBoot();
+  {
+    absl::MutexLock lock(&mu_);
+    const auto known = projects_.find(project);
+    if (known != projects_.end() && now - known->second.read < kProjectsKept) {
+      return known->second.facts;
+    }
+  }
+  const absl::StatusOr<ProjectRecord> found = stores_.projects().FindProject(project);
+  if (!found.ok() && !absl::IsNotFound(found.status())) return found.status();
+  const bool own_user = found.ok() && !found->unix_user.empty();
+  const FactsFrom facts = own_user ? FactsFrom::kSpecAlone : FactsFrom::kFilesAndSpec;
+  absl::MutexLock lock(&mu_);
+  if (projects_.size() >= kMostProjectsKept) projects_.clear();
+  projects_[project] = {.facts = facts, .read = now};
+  return facts;
+}
+
+absl::StatusOr<Sizing> JobIntake::Size(const JobRecord& job, SteadyTime until) {
+  TY_ASSIGN_OR_RETURN(const FactsFrom facts, FactsOf(job.project));
+  return sizer_.Size(job.spec, until, facts);
+}
+
 JobIntake::Plan JobIntake::MakePlan(JobRecord job, SteadyTime until) {
-  Plan plan{.sizing = sizer_.Size(job.spec, until), .fits = absl::OkStatus()};
+  Plan plan{.sizing = Size(job, until), .fits = absl::OkStatus()};
   if (!plan.sizing.ok()) return plan;
   SetSizing(job, *plan.sizing);
   plan.fits = CheckFitsNodes(job, plan.sizing->facts, until);
@@ -157,7 +184,7 @@ absl::StatusOr<JobIntake::Chosen> JobIntake::ChooseMesh(JobRecord job, SteadyTim
                                                         const Gone& gone) {
   Chosen chosen{.spec = WithoutAuto(job)};
   SetSpec(job, chosen.spec);
-  TY_ASSIGN_OR_RETURN(chosen.sizing, sizer_.Size(job.spec, until));
+  TY_ASSIGN_OR_RETURN(chosen.sizing, Size(job, until));
   SetSizing(job, chosen.sizing);
   TY_ASSIGN_OR_RETURN(chosen.nodes, ReadNodes());
   const int64_t slot_bytes = LargestGangSlot(job, *chosen.nodes);
@@ -232,7 +259,7 @@ absl::Status JobIntake::PlanLayouts(const v1::PlanLayoutsRequest& request,
   }
   TY_ASSIGN_OR_RETURN(const std::vector<plan::JobLayout> asked, LayoutsAskedFor(request, spec));
   if (!sized.has_value()) {
-    TY_ASSIGN_OR_RETURN(sized, sizer_.Size(job.spec, until));
+    TY_ASSIGN_OR_RETURN(sized, Size(job, until));
   }
   const Sizing& sizing = *sized;
   SetSizing(job, sizing);

@@ -3,6 +3,7 @@
 // What SubmitJob and BatchSubmitJobs do for a caller who is admitted.
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -75,6 +76,9 @@ class JobIntake {
     std::string none_fits;  // why, if none fits these: then `spec` is the job as it is
   };
 
+  // Of a project whose jobs run as a user of their own, the server's user reads no file.
+  absl::StatusOr<Sizing> Size(const JobRecord& job, SteadyTime until);
+  absl::StatusOr<FactsFrom> FactsOf(const std::string& project);
   Plan MakePlan(JobRecord job, SteadyTime until);
   absl::StatusOr<Chosen> ChooseMesh(JobRecord job, SteadyTime until, const Gone& gone);
   Plan MakeOpenPlan(JobRecord job, SteadyTime until, const Gone& gone);
@@ -100,6 +104,11 @@ class JobIntake {
   Nodes nodes_ ABSL_GUARDED_BY(mu_);  // as of a moment ago
   absl::Duration nodes_read_ ABSL_GUARDED_BY(mu_) =
       -absl::InfiniteDuration();  // on Clock::SinceBoot
+  struct KnownProject {
+    FactsFrom facts = FactsFrom::kFilesAndSpec;
+    absl::Duration read;  // on Clock::SinceBoot
+  };
+  std::map<std::string, KnownProject> projects_ ABSL_GUARDED_BY(mu_);  // as of a moment ago
 };
 
 // Limits of one call of BatchSubmitJobs.

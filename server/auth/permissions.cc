@@ -24,11 +24,12 @@ struct Grant {
 // No user's token is one of an agent. An admin's lets machines in and turns nodes away: only so,
 // and seen by everybody, does it take over a node.
 const Grant kGrants[] = {
-    {kRoleViewer, Permission::kReadServer},       {kRoleViewer, Permission::kReadJobs},
-    {kRoleViewer, Permission::kReadNodes},        {kRoleSubmitter, Permission::kWriteJobs},
-    {kRoleOperator, Permission::kChangeAnyJob},   {kRoleOperator, Permission::kWriteNodes, true},
-    {kRoleAdmin, Permission::kManageTokens},      {kRoleAdmin, Permission::kAdmitNodes, true},
-    {kRoleAdmin, Permission::kKeepRecords, true}, {kRoleAdmin, Permission::kReadAudit, true}};
+    {kRoleViewer, Permission::kReadServer},          {kRoleViewer, Permission::kReadJobs},
+    {kRoleViewer, Permission::kReadNodes},           {kRoleSubmitter, Permission::kWriteJobs},
+    {kRoleOperator, Permission::kChangeAnyJob},      {kRoleOperator, Permission::kWriteNodes, true},
+    {kRoleAdmin, Permission::kManageTokens},         {kRoleAdmin, Permission::kAdmitNodes, true},
+    {kRoleAdmin, Permission::kManageProjects, true}, {kRoleAdmin, Permission::kKeepRecords, true},
+    {kRoleAdmin, Permission::kReadAudit, true}};
 constexpr Permission kOfAgents[] = {Permission::kReadServer, Permission::kRunJobs};
 
 constexpr std::pair<Permission, const char*> kPermissionNames[] = {
@@ -38,6 +39,7 @@ constexpr std::pair<Permission, const char*> kPermissionNames[] = {
     {Permission::kChangeAnyJob, "change jobs of others"},
     {Permission::kReadNodes, "read nodes"},
     {Permission::kManageTokens, "make, list or revoke tokens"},
+    {Permission::kManageProjects, "say as whom projects run"},
     {Permission::kWriteNodes, "drain nodes"},
     {Permission::kAdmitNodes, "let nodes join, or turn them away"},
     {Permission::kKeepRecords, "say how long records are kept"},

@@ -16,12 +16,13 @@ enum class Permission {
   kWriteJobs,     // submit; cancel, pause, resume, resize, delete what one has submitted
   kChangeAnyJob,  // the same with those of others
   kReadNodes,
-  kManageTokens,  // make, list and revoke tokens of the project
-  kWriteNodes,    // drain
-  kAdmitNodes,    // let them join, and turn them away
-  kKeepRecords,   // how long what has ended is kept
-  kReadAudit,     // who changed what
-  kRunJobs,       // be an agent
+  kManageProjects,  // as whom they run
+  kManageTokens,    // make, list and revoke tokens of the project
+  kWriteNodes,      // drain
+  kAdmitNodes,      // let them join, and turn them away
+  kKeepRecords,     // how long what has ended is kept
+  kReadAudit,       // who changed what
+  kRunJobs,         // be an agent
 };
 absl::string_view PermissionName(Permission permission);
 

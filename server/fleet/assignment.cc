@@ -123,6 +123,7 @@ absl::StatusOr<v1::Assignment> MakeAssignment(const DesiredRank& desired, const 
     restore->set_manifest_sha256(desired.attempt.restore_manifest_sha256);
   }
   assignment.set_checkpoint_root(CheckpointRootOf(desired.job, root));
+  assignment.set_unix_user(desired.unix_user);
   for (size_t rank = 0; rank < desired.addresses.size(); ++rank) {
     int slot = 0;
     if (rank < desired.attempt.ranks.size() && !desired.attempt.ranks[rank].slots.empty()) {

@@ -75,19 +75,31 @@ bool LookedAtNoOthers(const std::vector<std::string>& paths) {
                      [&](const std::string& path) { return named.count(path) > 0; });
 }
 
-absl::StatusOr<sizing::Answer> Size(const v1::JobSpec& spec, const std::string& known) {
+sizing::Answer AnswerOf(Sizing sizing) {
+  sizing::Answer answer;
+  *answer.mutable_sizing()->mutable_facts() = ToMessage(sizing.facts);
+  *answer.mutable_sizing()->mutable_summary() = std::move(sizing.summary);
+  return answer;
+}
+
+absl::StatusOr<sizing::Answer> Size(const v1::JobSpec& spec, const sizing::Question::Size& asks) {
   LookedAt().clear();
+  if (asks.spec_alone()) {
+    TY_ASSIGN_OR_RETURN(Sizing sizing, SizeJob(spec, FactsFrom::kSpecAlone, TellOfPlanning));
+    sizing::Answer answer = AnswerOf(std::move(sizing));
+    answer.mutable_sizing()->set_identity(kNoFiles);
+    return answer;
+  }
   const std::optional<std::vector<std::string>> files = FilesNamedBy(spec);
   const auto identity = [&] { return files.has_value() ? IdentityOf(*files) : std::nullopt; };
   const std::optional<std::string> before = identity();
   sizing::Answer answer;
-  if (before.has_value() && *before == known) {
+  if (before.has_value() && *before == asks.identity()) {
     answer.set_unchanged(true);
     return answer;
   }
-  TY_ASSIGN_OR_RETURN(Sizing sizing, SizeJob(spec, TellOfPlanning));
-  *answer.mutable_sizing()->mutable_facts() = ToMessage(sizing.facts);
-  *answer.mutable_sizing()->mutable_summary() = std::move(sizing.summary);
+  TY_ASSIGN_OR_RETURN(Sizing sizing, SizeJob(spec, FactsFrom::kFilesAndSpec, TellOfPlanning));
+  answer = AnswerOf(std::move(sizing));
   // What was read is known only if the files stayed the same all the time.
   const bool same = before.has_value() && LookedAtNoOthers(*files) && identity() == before;
   if (same) answer.mutable_sizing()->set_identity(*before);
@@ -99,7 +111,7 @@ absl::StatusOr<sizing::Answer> AnswerTo(const sizing::Question& question) {
   if (!spec.ParseFromString(question.spec())) {
     return absl::InternalError("the spec cannot be read again");
   }
-  if (question.has_size()) return Size(spec, question.size().identity());
+  if (question.has_size()) return Size(spec, question.size());
   TellOfPlanning();
   return PlanJob(spec, question);
 }

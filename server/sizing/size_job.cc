@@ -30,8 +30,15 @@ bool Unseen(const absl::Status& status) {
   return absl::IsNotFound(status) || absl::IsPermissionDenied(status);
 }
 
-absl::StatusOr<plan::DataFacts> FindFacts(const v1::JobSpec& spec) {
+absl::StatusOr<plan::DataFacts> FindFacts(const v1::JobSpec& spec, FactsFrom from) {
   const plan::Windowing windowing = plan::WindowingOf(spec.model());
+  if (from == FactsFrom::kSpecAlone) {
+    const std::optional<plan::DataFacts> declared = data::DeclaredFacts(spec.data(), windowing);
+    if (declared.has_value()) return *declared;
+    return absl::InvalidArgumentError(
+        "spec.data: the project's jobs run as a user of their own, whose files the server does not "
+        "read: the spec must declare the sizes and classes or vocabulary of the data");
+  }
   absl::StatusOr<plan::DataFacts> facts = data::ReadFacts(spec.data(), windowing);
   if (facts.ok()) return facts;
   // What the files say counts; what the spec declares serves where the server cannot look.
@@ -57,12 +64,13 @@ absl::Status CheckStart(const v1::JobSpec& spec, const plan::Plan& plan) {
 
 }  // namespace
 
-absl::StatusOr<Sizing> SizeJob(const v1::JobSpec& spec, absl::FunctionRef<void()> plans) {
+absl::StatusOr<Sizing> SizeJob(const v1::JobSpec& spec, FactsFrom from,
+                               absl::FunctionRef<void()> plans) {
   Sizing sizing;
-  TY_ASSIGN_OR_RETURN(sizing.facts, FindFacts(spec));
+  TY_ASSIGN_OR_RETURN(sizing.facts, FindFacts(spec, from));
   plans();
   TY_ASSIGN_OR_RETURN(plan::Plan plan, plan::PlanForAnyRanks(spec, sizing.facts));
-  TY_RETURN_IF_ERROR(CheckStart(spec, plan));
+  if (from != FactsFrom::kSpecAlone) TY_RETURN_IF_ERROR(CheckStart(spec, plan));
   sizing.summary = std::move(plan.summary);
   return sizing;
 }

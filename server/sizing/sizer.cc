@@ -140,13 +140,14 @@ absl::StatusOr<sizing::Answer> Sizer::AskHelpers(SizerLane& first, const sizing:
   return Failure(*patient, question, patient_.limits());
 }
 
-absl::StatusOr<Sizing> Sizer::Look(const std::string& key, const std::string& spec,
+absl::StatusOr<Sizing> Sizer::Look(const std::string& key, const std::string& spec, FactsFrom from,
                                    SteadyTime until) {
   const SteadyTime looked = std::chrono::steady_clock::now();
   const std::shared_ptr<const KnownSizing> known = cache_.Find(key).known;
   sizing::Question question;
   question.set_spec(spec);
   question.mutable_size()->set_identity(known == nullptr ? "" : known->identity);
+  question.mutable_size()->set_spec_alone(from == FactsFrom::kSpecAlone);
   absl::StatusOr<sizing::Answer> answer = AskHelpers(quick_, question, until);
   if (answer.ok() && answer->unchanged() && known != nullptr) {
     cache_.StillHolds(key, *known, looked);
@@ -162,9 +163,10 @@ absl::StatusOr<Sizing> Sizer::Look(const std::string& key, const std::string& sp
   return sizing;
 }
 
-absl::StatusOr<Sizing> Sizer::Size(const std::string& spec, SteadyTime until) {
+absl::StatusOr<Sizing> Sizer::Size(const std::string& spec, SteadyTime until, FactsFrom from) {
   until = AtMost(until);
-  const std::string key = Sha256Hex(spec);
+  const std::string key =
+      absl::StrCat(Sha256Hex(spec), from == FactsFrom::kSpecAlone ? " alone" : "");
   const SteadyTime now = std::chrono::steady_clock::now();
   const auto [known, looked] = cache_.Find(key);
   if (known != nullptr && (known->identity == kNoFiles ||
@@ -172,7 +174,7 @@ absl::StatusOr<Sizing> Sizer::Size(const std::string& spec, SteadyTime until) {
     return known->sizing;
   }
   if (until <= now) return Busy();
-  return rounds_.Ask(key, until, [&] { return Look(key, spec, until); });
+  return rounds_.Ask(key, until, [&] { return Look(key, spec, from, until); });
 }
 
 absl::StatusOr<std::string> Sizer::WhatFits(const std::string& spec, const plan::DataFacts& facts,

@@ -258,6 +258,8 @@ absl::StatusOr<std::vector<DesiredRank>> MemoryStores::ReadDesired(const AgentId
       DesiredRank one{.rank = rank, .job = entry.job, .attempt = *attempt};
       one.suspend = wish == DesiredRankState::kSuspend;
       one.suspend_deadline = entry.job.suspend_deadline;
+      const auto project = projects_.find(entry.job.project);
+      if (project != projects_.end()) one.unix_user = project->second.unix_user;
       for (const RankRecord& peer : attempt->ranks) {
         const auto host = nodes_.find(peer.node);
         one.addresses.push_back(host == nodes_.end() ? "" : host->second.address);

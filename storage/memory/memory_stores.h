@@ -23,6 +23,7 @@ class MemoryStores : public Stores,
                      FleetStore,
                      SchedulerStore,
                      TokenStore,
+                     ProjectStore,
                      AuditStore,
                      AuthorityStore,
                      NodeKeyStore,
@@ -34,6 +35,7 @@ class MemoryStores : public Stores,
   FleetStore& fleet() override { return *this; }
   SchedulerStore& scheduler() override { return *this; }
   TokenStore& tokens() override { return *this; }
+  ProjectStore& projects() override { return *this; }
   AuditStore& audit() override { return *this; }
   AuthorityStore& authority() override { return *this; }
   NodeKeyStore& node_keys() override { return *this; }
@@ -142,6 +144,12 @@ class MemoryStores : public Stores,
   absl::StatusOr<NodeKey> FindNodeKey(const std::string& fingerprint) override;
   absl::StatusOr<NodeKey> RevokeNode(const std::string& node, const std::string& by) override;
 
+  // ProjectStore
+  absl::StatusOr<ProjectRecord> SetProject(const ProjectRecord& project) override;
+  absl::StatusOr<ProjectRecord> FindProject(const std::string& name) override;
+  absl::StatusOr<std::vector<ProjectRecord>> ListProjects(const std::string& after,
+                                                          int limit) override;
+
   // RetentionStore
   absl::StatusOr<Retention> GetRetention() override;
   absl::Status SetRetention(const Retention& retention) override;
@@ -209,9 +217,10 @@ class MemoryStores : public Stores,
   bool Holds(const std::string& token_sha256) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::optional<AuthorityRecord> authority_ ABSL_GUARDED_BY(mu_);
   std::map<std::pair<std::string, int64_t>, AuditEntry> audit_
-      ABSL_GUARDED_BY(mu_);                                        // by chain and sequence
-  std::vector<JoinToken> join_tokens_ ABSL_GUARDED_BY(mu_);        // the oldest first
-  std::map<std::string, NodeKey> node_keys_ ABSL_GUARDED_BY(mu_);  // by fingerprint
+      ABSL_GUARDED_BY(mu_);                                             // by chain and sequence
+  std::map<std::string, ProjectRecord> projects_ ABSL_GUARDED_BY(mu_);  // by name
+  std::vector<JoinToken> join_tokens_ ABSL_GUARDED_BY(mu_);             // the oldest first
+  std::map<std::string, NodeKey> node_keys_ ABSL_GUARDED_BY(mu_);       // by fingerprint
   NodeKey* KeyOfName(const std::string& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   LeaderRecord leader_ ABSL_GUARDED_BY(mu_);
   Retention retention_ ABSL_GUARDED_BY(mu_);

@@ -221,10 +221,12 @@ absl::StatusOr<std::vector<DesiredRank>> PostgresFleetStore::ReadDesired(
       return LeaseIsOver(agent.node, agent.session);
     }
     std::map<std::string, JobRecord> jobs;
+    std::map<std::string, std::string> unix_users;
     std::vector<std::string> uids;
     for (const pqxx::row& row : transaction.Run(kDesiredJobs, Params(agent.node))) {
       JobRecord job = JobOf(row);
       uids.push_back(job.uid);
+      unix_users[job.uid] = row["unix_user"].as<std::string>();
       jobs[job.uid] = std::move(job);
     }
     Desired desired;
@@ -253,6 +255,7 @@ absl::StatusOr<std::vector<DesiredRank>> PostgresFleetStore::ReadDesired(
         one.attempt = attempt;
         one.suspend = wish == DesiredRankState::kSuspend;
         one.suspend_deadline = job.suspend_deadline;
+        one.unix_user = unix_users[job.uid];
         for (const RankRecord& peer : attempt.ranks) one.addresses.push_back(addresses[peer.node]);
       }
     }

@@ -10,6 +10,7 @@
 #include "storage/postgres/fleet_store.h"
 #include "storage/postgres/job_store.h"
 #include "storage/postgres/node_key_store.h"
+#include "storage/postgres/project_store.h"
 #include "storage/postgres/retention_store.h"
 #include "storage/postgres/scheduler_store.h"
 #include "storage/postgres/token_store.h"
@@ -42,6 +43,7 @@ class PostgresStores : public Stores {
   AuditStore& audit() override { return audit_; }
   AuthorityStore& authority() override { return authority_; }
   NodeKeyStore& node_keys() override { return node_keys_; }
+  ProjectStore& projects() override { return projects_; }
   RetentionStore& retention() override { return retention_; }
   Wakeups& wakeups() override { return wakeups_; }
 
@@ -65,6 +67,7 @@ class PostgresStores : public Stores {
   PostgresAuditStore audit_{database_};
   PostgresAuthorityStore authority_{database_};
   PostgresNodeKeyStore node_keys_{agents_};
+  PostgresProjectStore projects_{database_};
   PostgresRetentionStore retention_{database_};
   PostgresWakeups wakeups_;
 };

@@ -240,6 +240,66 @@ void AddToken(CLI::App& admin, Session& session) {
   session.SetBody(revoke, [&session, id] { return RevokeAccessToken(session, *id); });
 }
 
+struct ProjectFlags {
+  std::string name;
+  std::optional<std::string> unix_user;
+};
+
+absl::StatusOr<int> SetProject(Session& session, const ProjectFlags& flags) {
+  if (!flags.unix_user.has_value()) {
+    return absl::InvalidArgumentError("say what is to be set: --unix-user NAME");
+  }
+  TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
+  v1::SetProjectRequest request;
+  request.set_name(absl::StrCat("projects/", flags.name));
+  request.set_unix_user(*flags.unix_user);
+  TY_ASSIGN_OR_RETURN(const v1::Project project, client->SetProject(request));
+  if (session.WriteForPrograms(project)) return kExitOk;
+  session.out().Write(absl::StrCat(
+      "jobs of ", LastSegment(project.name()), " that start from now on run as ",
+      project.unix_user().empty() ? "the agent of their node" : Shown(project).unix_user(), "\n"));
+  return kExitOk;
+}
+
+absl::StatusOr<int> ListProjects(Session& session) {
+  TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
+  v1::ListProjectsRequest request;
+  std::vector<v1::Project> projects;
+  do {
+    TY_ASSIGN_OR_RETURN(v1::ListProjectsResponse page, client->ListProjects(request));
+    for (v1::Project& project : *page.mutable_projects()) projects.push_back(std::move(project));
+    request.set_page_token(page.next_page_token());
+  } while (!request.page_token().empty());
+  if (session.WriteForPrograms(projects)) return kExitOk;
+  if (projects.empty()) {
+    session.err().Write("nothing was set of any project; `trainyard admin project set` does\n");
+    return kExitOk;
+  }
+  Table table({"PROJECT", "RUNS AS", "SET"});
+  for (const v1::Project& raw : projects) {
+    const v1::Project project = Shown(raw);
+    table.Add({LastSegment(project.name()),
+               project.unix_user().empty() ? "the agent" : project.unix_user(),
+               FormatWhen(TimeOf(project.update_time()))});
+  }
+  session.out().Write(table.Render(session.terminal()));
+  return kExitOk;
+}
+
+void AddProject(CLI::App& admin, Session& session) {
+  CLI::App* command = admin.add_subcommand(
+      "project", "What is true of a project, wherever its jobs run: set, list");
+  command->require_subcommand(1);
+  CLI::App* set = command->add_subcommand("set", "Say something of a project; the rest stays");
+  auto flags = std::make_shared<ProjectFlags>();  // lives as long as the command's body
+  set->add_option("PROJECT", flags->name, "The project, such as vision")->required();
+  set->add_option("--unix-user", flags->unix_user,
+                  "As which user of the nodes its jobs run; '': as the agent");
+  session.SetBody(set, [&session, flags] { return SetProject(session, *flags); });
+  CLI::App* list = command->add_subcommand("list", "List projects of which something was set");
+  session.SetBody(list, [&session] { return ListProjects(session); });
+}
+
 absl::StatusOr<int> WhoAmI(Session& session) {
   TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
   TY_ASSIGN_OR_RETURN(const v1::Caller caller, client->GetCaller());
@@ -252,10 +312,11 @@ absl::StatusOr<int> WhoAmI(Session& session) {
 }  // namespace
 
 void AddAdmin(CLI::App& root, Session& session) {
-  CLI::App* command = root.add_subcommand("admin", "What admins do: token, join-token");
+  CLI::App* command = root.add_subcommand("admin", "What admins do: token, join-token, project");
   command->require_subcommand(1);
   AddToken(*command, session);
   AddJoinToken(*command, session);
+  AddProject(*command, session);
 }
 
 void AddWhoAmI(CLI::App& root, Session& session) {

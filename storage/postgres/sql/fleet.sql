@@ -156,7 +156,8 @@ SELECT name, address FROM nodes WHERE name = ANY ($1::text[])
 
 -- name: DesiredJobs
 -- Jobs with a rank alive on the node, with what their workers must know.
-SELECT {job_columns}, s.spec, s.plan_summary
+SELECT {job_columns}, s.spec, s.plan_summary,
+       coalesce((SELECT p.unix_user FROM projects p WHERE p.name = j.project), '') AS unix_user
 FROM jobs j JOIN job_specs s ON s.job_uid = j.uid
 WHERE j.uid IN (SELECT job_uid FROM ranks WHERE node = $1 AND state IN ('ASSIGNED', 'RUNNING'))
   AND j.state IN ('STARTING', 'RUNNING', 'SUSPENDING')

@@ -1,0 +1,1 @@
+name, unix_user, micros(update_time) AS update_time
