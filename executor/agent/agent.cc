@@ -92,7 +92,9 @@ absl::Status Agent::SetUp() {
     return absl::FailedPreconditionError(
         absl::StrCat("another agent uses the state directory ", options_.state_dir));
   }
-  if (access(options_.worker.c_str(), X_OK) != 0) return ErrnoStatus(errno, options_.worker);
+  if (const std::string& program = options_.worker.path; access(program.c_str(), X_OK) != 0) {
+    return ErrnoStatus(errno, program);
+  }
   TY_ASSIGN_OR_RETURN(const Identity identity, OpenIdentity(options_.state_dir));
   hello_ = options_.hello;
   hello_.set_node_secret(identity.secret);

@@ -17,6 +17,7 @@
 #include "executor/agent/lease.h"
 #include "executor/agent/link.h"
 #include "executor/agent/local_rank.h"
+#include "executor/agent/unix_user.h"
 #include "executor/agent/warm_workers.h"
 #include "storage/base/clock.h"
 #include "storage/base/file.h"
@@ -32,7 +33,7 @@ struct AgentOptions {
   bool by_certificate = false;
   std::optional<std::string> join_token;
   std::string state_dir;
-  std::string worker;          // program
+  WorkerProgram worker;
   int standby = 1;             // warm workers without a device of their own; only with CPU slots
   bool standby_gpus = true;    // and one warm worker for each idle GPU
   v1::Register hello;          // node, slots, address, labels, version
@@ -41,6 +42,8 @@ struct AgentOptions {
   // On SIGTERM: how long what runs here gets to write a checkpoint or to go on elsewhere; then it
   // is killed. Zero: it is left running for the next agent of this state directory.
   absl::Duration leave_grace = absl::ZeroDuration();
+  UserRules users;
+  std::string project_environments;  // a folder (project_environment.h); "": none
 };
 
 class Agent {
@@ -91,6 +94,8 @@ class Agent {
   void ReconcileRanks(absl::Duration now);
   void Perform(const Action& action, absl::Duration now);
   absl::StatusOr<std::unique_ptr<LocalRank>> StartRank(const v1::Assignment& assignment);
+  // What its worker is told, but for the state in memory.
+  absl::StatusOr<run::Orders> OrdersFor(const v1::Assignment& assignment) const;
   std::string PathOf(const v1::Assignment& assignment) const;
   void Refuse(const v1::Assignment& assignment, v1::RankEvent event);
   void SendEvents(absl::Duration now);

@@ -11,9 +11,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "executor/agent/agent.h"
+#include "executor/agent/project_environment.h"
 #include "executor/agent/reconcile.h"
 #include "executor/agent/retention.h"
 #include "executor/agent/slots.h"
+#include "executor/agent/unix_user.h"
 #include "storage/base/status.h"
 
 namespace trainyard {
@@ -37,6 +39,18 @@ int64_t HalfOfFreeMemory() { return ReadFreeMemory().value_or(0) / 2; }
 std::string KindOf(absl::string_view wish) {
   const bool none = absl::StartsWith(wish, "0 ");
   return absl::StrCat(none ? "0" : "", wish.substr(std::min(wish.find(' '), wish.size())));
+}
+
+// Another try may do better, also on another node, unless what is wrong is the project's.
+v1::Failure NotStarted(const absl::Status& why) {
+  const bool of_project = absl::IsFailedPrecondition(why);
+  v1::Failure failure;
+  failure.set_category(of_project                       ? v1::Failure::USER
+                       : absl::IsResourceExhausted(why) ? v1::Failure::STORAGE
+                                                        : v1::Failure::INTERNAL);
+  failure.set_message(absl::StrCat("the agent could not start the worker: ", why.message()));
+  failure.set_retryable(!of_project);
+  return failure;
 }
 
 int64_t BytesIn(const std::string& folder) {
@@ -127,11 +141,7 @@ void Agent::Perform(const Action& action, absl::Duration now) {
       }
       ++failed_starts_;
       v1::RankEvent event;
-      event.mutable_failure()->set_category(
-          absl::IsResourceExhausted(rank.status()) ? v1::Failure::STORAGE : v1::Failure::INTERNAL);
-      event.mutable_failure()->set_message(
-          absl::StrCat("the agent could not start the worker: ", rank.status().message()));
-      event.mutable_failure()->set_retryable(true);
+      *event.mutable_failure() = NotStarted(rank.status());
       Refuse(*wanted, std::move(event));
       break;
     }
@@ -173,34 +183,49 @@ bool Agent::ForgetRank(const std::string& name) {
 }
 
 absl::StatusOr<std::unique_ptr<LocalRank>> Agent::StartRank(const v1::Assignment& assignment) {
-  int threads = 0;
-  std::string device;
+  TY_ASSIGN_OR_RETURN(run::Orders orders, OrdersFor(assignment));
+  if (orders.user) {
+    TY_RETURN_IF_ERROR(MakeProjectFolder(assignment.checkpoint_root(), *orders.user));
+  }
+  const std::string as = orders.user ? ", as " + orders.user->name : "";
+  TY_ASSIGN_OR_RETURN(WaitingWorker worker, warm_->Take(orders.device));
   std::set<std::string> devices;
+  for (const int index : assignment.slots()) devices.insert(DeviceOf(options_.hello.slots(index)));
+  warm_->MakeRoom(devices);
+  FileDescriptor state;
+  if (assignment.kept().step() > 0) {
+    state = kept_states_.FileOf(assignment.key().job_uid(), assignment.kept().attempt(),
+                                clock_.SinceBoot());
+    orders.kept_state_room = HalfOfFreeMemory();
+  }
+  const std::string device = orders.device;
+  TY_ASSIGN_OR_RETURN(auto rank,
+                      LocalRank::Start(PathOf(assignment), assignment, std::move(worker),
+                                       std::move(orders), state, lease_.until(), clock_));
+  rank->ExtendRight(lease_.holds_until());
+  spdlog::info("{}: started {} on {} (pid {}{})", rank->name(), assignment.job_name(), device,
+               rank->pid(), as);
+  WatchEvents(*rank);
+  return rank;
+}
+
+absl::StatusOr<run::Orders> Agent::OrdersFor(const v1::Assignment& assignment) const {
+  run::Orders orders{.threads = 0};
   for (const int index : assignment.slots()) {
     if (index < 0 || index >= options_.hello.slots_size()) {
       return absl::InvalidArgumentError(absl::StrCat("this node has no slot ", index));
     }
     const v1::Slot& slot = options_.hello.slots(index);
-    threads += slot.cpu_threads();
-    if (device.empty()) device = DeviceOf(slot);
-    devices.insert(DeviceOf(slot));
+    orders.threads += slot.cpu_threads();
+    if (orders.device.empty()) orders.device = DeviceOf(slot);
   }
-  if (device.empty()) return absl::InvalidArgumentError("no slot was given");
-  TY_ASSIGN_OR_RETURN(WaitingWorker worker, warm_->Take(device));
-  warm_->MakeRoom(devices);
-  LocalRank::StateSource source;
-  if (assignment.kept().step() > 0) {
-    const std::string& job = assignment.key().job_uid();
-    source = {.path = kept_states_.PathTo(job, assignment.kept().attempt()),
-              .room = HalfOfFreeMemory()};
+  if (orders.device.empty()) return absl::InvalidArgumentError("no slot was given");
+  TY_ASSIGN_OR_RETURN(orders.user, FindUnixUser(assignment.unix_user(), options_.users));
+  if (!options_.project_environments.empty()) {
+    TY_ASSIGN_OR_RETURN(orders.environment, ReadProjectEnvironment(options_.project_environments,
+                                                                   assignment.job_name()));
   }
-  TY_ASSIGN_OR_RETURN(auto rank, LocalRank::Start(PathOf(assignment), assignment, std::move(worker),
-                                                  device, threads, source, lease_.until(), clock_));
-  rank->ExtendRight(lease_.holds_until());
-  spdlog::info("{}: started {} on {} (pid {})", rank->name(), assignment.job_name(), device,
-               rank->pid());
-  WatchEvents(*rank);
-  return rank;
+  return orders;
 }
 
 std::string Agent::KeepWish(const v1::Assignment& wanted) const {

@@ -24,8 +24,10 @@ class KeptStates {
   // ranks of an attempt leave something, the later `step` counts; 0: it is not known.
   void Keep(const v1::RankKey& rank, FileDescriptor memory, int64_t step, absl::Duration now);
 
-  // From where a worker can read what attempt `attempt` of the job left; "": nowhere.
-  std::string PathTo(const std::string& job_uid, int64_t attempt) const;
+  // For a worker of a later attempt: what attempt `attempt` of the job left, to be read, or if that
+  // is not here an empty file, the same for all, into which one of them may receive it from another
+  // node. Not valid: files in memory cannot be made.
+  FileDescriptor FileOf(const std::string& job_uid, int64_t attempt, absl::Duration now);
 
   // Frees what earlier attempts of the job left. Call it once every rank of `attempt` on this node
   // has restored its state, and the gang has had time to do so.
@@ -33,6 +35,7 @@ class KeptStates {
 
   // Frees this one: no attempt will read it.
   void Free(const v1::LeftState& state);
+  // What ranks of this node left; not what they received.
   std::vector<v1::LeftState> All() const;
 
   void DropOld(absl::Duration now);
@@ -45,6 +48,7 @@ class KeptStates {
     FileDescriptor memory;
     int64_t step = 0;
     absl::Duration since;
+    bool left = false;  // by a rank of this node
   };
   std::map<std::string, Kept> by_job_;  // by uid
 };

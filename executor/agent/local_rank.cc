@@ -9,11 +9,11 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "executor/agent/unix_user.h"
 #include "executor/run/plain_file.h"
 #include "storage/base/file.h"
 #include "storage/base/status.h"
@@ -79,8 +79,7 @@ LocalRank::LocalRank(const std::string& path, v1::RankKey key, Clock& clock)
 
 absl::StatusOr<std::unique_ptr<LocalRank>> LocalRank::Start(
     const std::string& path, const v1::Assignment& assignment, WaitingWorker worker,
-    const std::string& device, int threads, const StateSource& source, absl::Duration lease_until,
-    Clock& clock) {
+    run::Orders orders, const FileDescriptor& state, absl::Duration lease_until, Clock& clock) {
   // Everything is in place before the folder takes its name, so a directory that an agent finds
   // after a crash is whole, and its worker either runs with a lease or was never told anything.
   const run::RunDirectory waiting(worker.folder);
@@ -92,6 +91,7 @@ absl::StatusOr<std::unique_ptr<LocalRank>> LocalRank::Start(
   absl::StatusOr<run::LeaseFile> lease = run::LeaseFile::Open(waiting.lease_path(), true);
   if (ready.ok()) ready = lease.status();
   if (ready.ok()) lease->ExtendLife(lease_until);
+  if (ready.ok() && orders.user) ready = HandOver(worker.folder, *orders.user);
   if (ready.ok() && rename(worker.folder.c_str(), path.c_str()) != 0) {
     ready = ErrnoStatus(errno, path);
   }
@@ -109,16 +109,9 @@ absl::StatusOr<std::unique_ptr<LocalRank>> LocalRank::Start(
   rank->process_ = std::move(worker.process);
   rank->memory_ = std::move(worker.memory);
 
-  const std::string line = nlohmann::json{{"run_dir", path},
-                                          {"device", device},
-                                          {"threads", threads},
-                                          {"kept_state", source.path},
-                                          {"kept_state_room", source.room}}
-                               .dump() +
-                           "\n";
-  // SIGPIPE is ignored in the agent: a worker that died meanwhile shows as EPIPE, and then by its
-  // end.
-  const absl::Status told = WriteAll(worker.pipe.get(), line, "cannot hand the rank to a worker");
+  orders.run_directory = orders.user ? "." : path;
+  // A worker that died meanwhile shows as EPIPE, and then by its end.
+  const absl::Status told = run::GiveOrders(worker.socket.get(), orders, state.get());
   if (!told.ok()) rank->Fail(v1::Failure::LOST, std::string(told.message()));
   return rank;
 }
@@ -219,7 +212,8 @@ void LocalRank::SetKeepState(const std::string& wish) {
   const std::string path = directory_.keep_state_path();
   if (wish.empty()) {
     unlink(path.c_str());
-  } else if (const absl::Status told = run::ReplacePlainFile(path, wish); !told.ok()) {
+  } else if (const absl::Status told = run::ReplacePlainFile(path, wish, run::kForGroup);
+             !told.ok()) {
     spdlog::warn(
         "{}: its job writes a checkpoint, since it cannot be told to leave its state in "
         "memory: {}",

@@ -17,6 +17,7 @@
 #include "executor/agent/reconcile.h"
 #include "executor/agent/spool.h"
 #include "executor/agent/warm_workers.h"
+#include "executor/run/orders.h"
 #include "executor/run/run_directory.h"
 #include "storage/base/clock.h"
 
@@ -25,21 +26,15 @@ namespace trainyard {
 // Not thread-safe.
 class LocalRank {
  public:
-  // From where it takes the state that an attempt before left in memory, and how much of this
-  // node's memory it may use for one that comes from another node.
-  struct StateSource {
-    std::string path;  // "": nothing here
-    int64_t room = 0;
-  };
-
-  // Turns a waiting worker into this rank: its folder is renamed to `path`. Fails, and kills the
-  // worker, when `path` exists already or its files cannot be written. A worker that cannot be told
-  // its rank after that is killed, and the rank returned, with a Failure for its log.
+  // Turns a waiting worker into this rank: its folder is renamed to `path`, and it gets `orders`,
+  // in which run_directory is set here, and `state` (KeptStates::FileOf; or not valid). Fails, and
+  // kills the worker, when `path` exists already or its files cannot be written. A worker that
+  // cannot be told its rank after that is killed, and the rank returned, with a Failure for its
+  // log.
   static absl::StatusOr<std::unique_ptr<LocalRank>> Start(const std::string& path,
                                                           const v1::Assignment& assignment,
-                                                          WaitingWorker worker,
-                                                          const std::string& device, int threads,
-                                                          const StateSource& source,
+                                                          WaitingWorker worker, run::Orders orders,
+                                                          const FileDescriptor& state,
                                                           absl::Duration lease_until, Clock& clock);
 
   // A rank that never runs: a directory that holds only `events` and Exited.

@@ -26,6 +26,7 @@
 #include "proto/tls/pem_files.h"
 #include "storage/base/file.h"
 #include "storage/base/ids.h"
+#include "storage/base/kernel_rights.h"
 #include "storage/base/log.h"
 #include "storage/base/server_list.h"
 #include "storage/base/status.h"
@@ -60,7 +61,7 @@ std::string SiblingWorker() {
 }
 
 struct Flags {
-  AgentOptions agent = {.worker = SiblingWorker()};  // as given: paths may be relative
+  AgentOptions agent = {.worker = {.path = SiblingWorker()}};  // as given: paths may be relative
   std::vector<std::string> servers = {"127.0.0.1:7070"};
   std::string node = HostName();
   SlotRequest slots;
@@ -69,6 +70,7 @@ struct Flags {
   std::vector<std::string> labels;
   int leave_grace_s = 0;
   bool print_slots = false;
+  bool insecure = false;
 };
 
 void Declare(CLI::App& app, Flags& flags) {
@@ -130,7 +132,7 @@ void Declare(CLI::App& app, Flags& flags) {
       ->check(CLI::Range(0, 64));
   app.add_flag("--standby-gpus,!--no-standby-gpus", flags.agent.standby_gpus,
                "one more on each idle GPU, with some of its memory; default: yes");
-  app.add_option("--worker", flags.agent.worker, "the worker program")->capture_default_str();
+  app.add_option("--worker", flags.agent.worker.path, "the worker program")->capture_default_str();
   app.add_flag("--kill-workers-on-exit", flags.agent.kill_workers_on_exit,
                "SIGTERM kills the workers, as SIGINT always does");
   app.add_option(
@@ -145,6 +147,29 @@ void Declare(CLI::App& app, Flags& flags) {
                           (seconds == 0 || (seconds >= 5 && seconds <= 86400));
         return good ? std::string() : absl::StrCat("'", text, "' is not 0, or 5 to 86400 seconds");
       });
+  app.add_option("--data-root", flags.agent.worker.data_roots,
+                 "folder that jobs may read, with all beneath it that their user may; may be "
+                 "repeated; with a root, --data-root or --checkpoint-root, jobs see no other files")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->check(CLI::ExistingDirectory);
+  app.add_option("--checkpoint-root", flags.agent.worker.checkpoint_roots,
+                 "folder that jobs may write, where the server has them put checkpoints; may be "
+                 "repeated")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->check(CLI::ExistingDirectory);
+  app.add_option("--project-environments", flags.agent.project_environments,
+                 "folder of files PROJECT.env with variables AWS_… for the project's jobs, which "
+                 "otherwise, if they run as a user of their own, get none")
+      ->check(CLI::ExistingDirectory);
+  app.add_flag("--insecure", flags.insecure,
+               "run jobs although this kernel cannot keep them from what is not theirs");
+  app.add_flag("--require-user", flags.agent.users.required,
+               "run no job of a project that has no user of its own (`trainyard admin project "
+               "set`); without it such jobs run as this agent");
+  app.add_option("--least-uid", flags.agent.users.least_uid,
+                 "run no job as a user with a smaller number: those are the system's")
+      ->capture_default_str()
+      ->check(CLI::Range(1u, 4294967294u));
   app.add_flag("--print-slots", flags.print_slots, "print what would be offered, and leave");
   app.footer(
       "SIGTERM: leave; the workers go on for the next agent of this state directory, until their "
@@ -187,11 +212,33 @@ absl::StatusOr<bool> GoesByCertificate(const AgentOptions& options) {
   return true;
 }
 
+// kFailedPrecondition: the kernel cannot enforce what keeps jobs from what is not theirs.
+absl::Status SetSecurity(const Flags& flags, AgentOptions& options) {
+  WorkerProgram& worker = options.worker;
+  const bool roots = !worker.data_roots.empty() || !worker.checkpoint_roots.empty();
+  worker.credentials = !options.users.required;
+  worker.confined = !flags.insecure;
+  std::error_code error;
+  for (std::vector<std::string>* folders : {&worker.data_roots, &worker.checkpoint_roots}) {
+    for (std::string& folder : *folders) folder = std::filesystem::absolute(folder, error).string();
+  }
+  if (flags.insecure) {
+    spdlog::warn("--insecure: the kernel keeps jobs from nothing that their user may do");
+    return absl::OkStatus();
+  }
+  absl::Status can = CanFilterCalls();
+  if (can.ok() && roots) can = CanRestrictFiles();
+  if (can.ok()) return can;
+  return absl::FailedPreconditionError(absl::StrCat(
+      can.message(), "; --insecure runs jobs all the same, with all that their user may do"));
+}
+
 absl::StatusOr<AgentOptions> MakeOptions(const Flags& flags) {
   AgentOptions options = flags.agent;
   options.leave_grace = absl::Seconds(flags.leave_grace_s);
   std::error_code error;  // without it an empty path throws
-  options.worker = std::filesystem::absolute(options.worker, error).string();
+  TY_RETURN_IF_ERROR(SetSecurity(flags, options));
+  options.worker.path = std::filesystem::absolute(options.worker.path, error).string();
   options.state_dir =
       std::filesystem::absolute(options.state_dir, error).lexically_normal().string();
   TY_ASSIGN_OR_RETURN(options.servers, ParseServers(absl::StrJoin(flags.servers, ",")));
@@ -268,7 +315,7 @@ int Main(int argc, char** argv) {
     std::cerr << "trainyard-agent: --state-dir is required\n";
     return kExitUsage;
   }
-  if (options.ok()) FillArithmetic(options->worker, options->hello);
+  if (options.ok()) FillArithmetic(options->worker.path, options->hello);
   if (!options.ok()) {
     std::cerr << "trainyard-agent: " << options.status().message() << "\n";
     return absl::IsInvalidArgument(options.status()) ? kExitUsage : kExitFailed;

@@ -4,7 +4,7 @@
 #include <fcntl.h>
 #include <spdlog/spdlog.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -42,7 +42,7 @@ bool Names(const std::vector<std::string>& environment, absl::string_view variab
 
 }  // namespace
 
-std::vector<std::string> WorkerEnvironment(const char* const* ours) {
+std::vector<std::string> WorkerEnvironment(const char* const* ours, bool credentials) {
   static constexpr absl::string_view kKept[] = {"PATH=",
                                                 "LANG=",
                                                 "LC_",
@@ -58,7 +58,6 @@ std::vector<std::string> WorkerEnvironment(const char* const* ours) {
                                                 "GOMP_SPINCOUNT=",
                                                 "DNNL_",
                                                 "ONEDNN_",
-                                                "AWS_",
                                                 "ASAN_",
                                                 "TSAN_",
                                                 "UBSAN_",
@@ -68,6 +67,7 @@ std::vector<std::string> WorkerEnvironment(const char* const* ours) {
   std::vector<std::string> environment = {"CUDA_DEVICE_ORDER=PCI_BUS_ID"};
   for (const char* const* entry = ours; *entry != nullptr; ++entry) {
     if (absl::StartsWith(*entry, "CUDA_DEVICE_ORDER=")) continue;
+    if (credentials && absl::StartsWith(*entry, "AWS_")) environment.emplace_back(*entry);
     for (const absl::string_view kept : kKept) {
       if (absl::StartsWith(*entry, kept)) environment.emplace_back(*entry);
     }
@@ -78,8 +78,8 @@ std::vector<std::string> WorkerEnvironment(const char* const* ours) {
   return environment;
 }
 
-WarmWorkers::WarmWorkers(std::string worker, std::string folder, std::vector<Standby> wanted)
-    : worker_(std::move(worker)), folder_(std::move(folder)), wanted_(std::move(wanted)) {
+WarmWorkers::WarmWorkers(WorkerProgram program, std::string folder, std::vector<Standby> wanted)
+    : program_(std::move(program)), folder_(std::move(folder)), wanted_(std::move(wanted)) {
   RemoveFolder(folder_);
 }
 
@@ -91,35 +91,41 @@ absl::StatusOr<WaitingWorker> WarmWorkers::Start(const Standby& standby) {
   const std::string folder = absl::StrCat(folder_, "/", RandomHex(8));
   TY_RETURN_IF_ERROR(MakeDirectories(folder, 0700));
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
-  const FileDescriptor read_end(ends[0]);
-  FileDescriptor write_end(ends[1]);
-  // Its successor opens it by way of this process, which must be readable for that.
-  FileDescriptor memory;
-  if (prctl(PR_GET_DUMPABLE) == 1) memory.Reset(memfd_create(run::kStateFileName, MFD_CLOEXEC));
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+    return ErrnoStatus(errno, "socketpair");
+  }
+  const FileDescriptor its_end(ends[0]);
+  FileDescriptor our_end(ends[1]);
+  FileDescriptor memory(memfd_create(run::kStateFileName, MFD_CLOEXEC));
   if (!memory.valid() && !std::exchange(told_of_memory_, true)) {
     spdlog::warn(
-        "jobs of this node that are resized write checkpoints: files in memory cannot be made, or "
-        "not be read by way of this process");
+        "jobs of this node that are resized write checkpoints: files in memory cannot be made");
   }
   std::vector<std::string> arguments = {"--standby"};
   if (!standby.device.empty()) {
     arguments.insert(arguments.end(),
                      {"--device", standby.device, "--threads", absl::StrCat(standby.threads)});
   }
-  absl::StatusOr<Process> process = Process::Spawn({.program = worker_,
-                                                    .arguments = arguments,
-                                                    .environment = WorkerEnvironment(environ),
-                                                    .folder = folder,
-                                                    .stdin_fd = read_end.get(),
-                                                    .state_fd = memory.get(),
-                                                    .output_path = folder + "/log"});
+  if (program_.confined) arguments.emplace_back("--confined");
+  for (const std::string& root : program_.data_roots) {
+    arguments.insert(arguments.end(), {"--data-root", root});
+  }
+  for (const std::string& root : program_.checkpoint_roots) {
+    arguments.insert(arguments.end(), {"--checkpoint-root", root});
+  }
+  absl::StatusOr<Process> process =
+      Process::Spawn({.program = program_.path,
+                      .arguments = arguments,
+                      .environment = WorkerEnvironment(environ, program_.credentials),
+                      .folder = folder,
+                      .stdin_fd = its_end.get(),
+                      .state_fd = memory.get(),
+                      .output_path = folder + "/log"});
   if (!process.ok()) {
     RemoveFolder(folder);
     return process.status();
   }
-  return WaitingWorker{standby, *std::move(process), std::move(write_end), std::move(memory),
-                       folder};
+  return WaitingWorker{standby, *std::move(process), std::move(our_end), std::move(memory), folder};
 }
 
 absl::StatusOr<WaitingWorker> WarmWorkers::Take(const std::string& device) {

@@ -4,8 +4,9 @@
 //
 // A waiting worker has a folder of its own, {state}/standby/{id}/, with its log. Taking it over
 // moves the folder to {state}/ranks/{name}/, which is atomic, and then tells it through its stdin
-// what to run. One that is never told anything reads the end of its stdin when the agent dies, and
-// leaves. Every rank starts this way; without a warm worker one is started cold and told at once.
+// what to run, and as whom (executor/run/orders.h). One that is never told anything reads the end
+// of its stdin when the agent dies, and leaves. Every rank starts this way; without a warm worker
+// one is started cold and told at once.
 
 #include <map>
 #include <set>
@@ -28,10 +29,20 @@ struct Standby {
   friend bool operator==(const Standby&, const Standby&) = default;
 };
 
+// How every worker is started.
+struct WorkerProgram {
+  std::string path;
+  // The kernel keeps the means of attack from it (executor/worker/confine.h) and, if there is a
+  // root, all files but those below.
+  bool confined = true;
+  std::vector<std::string> data_roots, checkpoint_roots;
+  bool credentials = true;  // it gets this process' own for object stores
+};
+
 struct WaitingWorker {
   Standby standby;
   Process process;
-  FileDescriptor pipe;    // its stdin
+  FileDescriptor socket;  // the other end of its stdin
   FileDescriptor memory;  // its run::kStateDescriptor, if it has one
   std::string folder;
 };
@@ -40,9 +51,9 @@ struct WaitingWorker {
 class WarmWorkers {
  public:
   // Keeps one for each of `wanted`. Removes what an earlier agent left in `folder`.
-  WarmWorkers(std::string worker, std::string folder, std::vector<Standby> wanted);
+  WarmWorkers(WorkerProgram program, std::string folder, std::vector<Standby> wanted);
 
-  // The destructor closes the pipes: waiting workers leave by themselves.
+  // The destructor closes the sockets: waiting workers leave by themselves.
   ~WarmWorkers();
 
   // Returns a worker that waits for this device, else one that waits for any, else a new one.
@@ -65,7 +76,7 @@ class WarmWorkers {
   absl::StatusOr<WaitingWorker> Start(const Standby& standby);
   void DropDead(absl::Duration now);
 
-  const std::string worker_;
+  const WorkerProgram program_;
   const std::string folder_;
   const std::vector<Standby> wanted_;
   std::vector<WaitingWorker> waiting_;
@@ -78,8 +89,9 @@ class WarmWorkers {
   bool told_of_memory_ = false;          // that files in memory cannot be made
 };
 
-// The environment of a worker: the variables of ours that it needs, how long its threads spin
-// (executor/run/spin.h) unless ours says that already, and nothing else.
-std::vector<std::string> WorkerEnvironment(const char* const* ours);
+// The environment of a worker: the variables of ours that it needs, with the `credentials` or
+// without, how long its threads spin (executor/run/spin.h) unless ours says that already, and
+// nothing else.
+std::vector<std::string> WorkerEnvironment(const char* const* ours, bool credentials);
 
 }  // namespace trainyard

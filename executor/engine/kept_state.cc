@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/fault.h"
 #include "storage/base/file.h"
@@ -98,9 +100,21 @@ absl::Status Spread(const Gang& gang, const Tree& tree, int64_t bytes, int file)
   return WithFault(Fault::kStorage, stored);
 }
 
-// A rank that is to receive the state for its node sends the others the path at which they can open
-// it, or this if it has no memory for it.
+// A rank that is to receive the state for its node sends the others which file it receives it in,
+// and the path at which they can open it if they have not got the same, or this if it has no memory
+// for it.
 constexpr char kNoRoom[] = "no room";
+
+// "": none, or one that is not to be found out.
+std::string IdentityOf(int file) {
+  struct stat info {};
+  return fstat(file, &info) == 0 ? absl::StrCat(info.st_dev, ":", info.st_ino) : "";
+}
+
+bool IsEmpty(int file) {
+  struct stat info {};
+  return fstat(file, &info) == 0 && info.st_size == 0;
+}
 
 // Whether this rank receives the state for its node: it is the first one there without it.
 bool Receives(const Gang& gang, const std::vector<int64_t>& bytes_at) {
@@ -120,8 +134,14 @@ absl::Status Fetch(const Gang& gang, int64_t room, const std::vector<int64_t>& b
   const bool here = holds(gang.rank());
   std::string place;
   if (!here && Receives(gang, bytes_at)) {
-    file.Reset(bytes <= room ? memfd_create("trainyard-state", MFD_CLOEXEC) : -1);
-    place = file.valid() ? absl::StrCat("/proc/", getpid(), "/fd/", file.get()) : kNoRoom;
+    const bool fits = bytes <= room;
+    // An empty one that came with the orders is the same for all ranks of their agent.
+    if (!fits || !IsEmpty(file.get())) {
+      file.Reset(fits ? memfd_create("trainyard-state", MFD_CLOEXEC) : -1);
+    }
+    place = file.valid()
+                ? absl::StrCat("/proc/", getpid(), "/fd/", file.get(), " ", IdentityOf(file.get()))
+                : kNoRoom;
   }
   TY_ASSIGN_OR_RETURN(const std::vector<std::string> places, gang.Gather(place));
   Tree tree = {first};
@@ -136,8 +156,12 @@ absl::Status Fetch(const Gang& gang, int64_t room, const std::vector<int64_t>& b
   if (here || !place.empty()) return absl::OkStatus();
   for (int rank = 0; rank < gang.rank(); ++rank) {
     if (places[rank].empty() || !gang.communicator().shares_memory(rank)) continue;
-    file.Reset(open(places[rank].c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    return file.valid() ? absl::OkStatus() : ErrnoStatus(errno, places[rank]);
+    const std::pair<std::string, std::string> path_and_identity =
+        absl::StrSplit(places[rank], absl::MaxSplits(' ', 1));
+    const auto& [path, identity] = path_and_identity;
+    if (!identity.empty() && IdentityOf(file.get()) == identity) return absl::OkStatus();
+    file.Reset(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    return file.valid() ? absl::OkStatus() : ErrnoStatus(errno, path);
   }
   return absl::InternalError("no rank of this node receives the state");
 }

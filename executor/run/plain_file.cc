@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -26,15 +27,17 @@ absl::StatusOr<std::string> ReadAt(int fd, int64_t offset, int64_t limit, const 
   return bytes;
 }
 
-absl::Status WritePlainFile(const std::string& path, absl::string_view data) {
-  const FileDescriptor fd(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (!fd.valid()) return ErrnoStatus(errno, path);
+absl::Status WritePlainFile(const std::string& path, absl::string_view data, int mode) {
+  const FileDescriptor fd(
+      open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, mode));
+  // Whatever the mask of this process and the mode of an older file say.
+  if (!fd.valid() || fchmod(fd.get(), mode) != 0) return ErrnoStatus(errno, path);
   return WriteAll(fd.get(), data, path);
 }
 
-absl::Status ReplacePlainFile(const std::string& path, absl::string_view data) {
+absl::Status ReplacePlainFile(const std::string& path, absl::string_view data, int mode) {
   const std::string temporary = absl::StrCat(path, ".tmp");
-  TY_RETURN_IF_ERROR(WritePlainFile(temporary, data));
+  TY_RETURN_IF_ERROR(WritePlainFile(temporary, data, mode));
   if (rename(temporary.c_str(), path.c_str()) != 0) return ErrnoStatus(errno, path);
   return absl::OkStatus();
 }

@@ -16,10 +16,15 @@ namespace trainyard::run {
 // messages.
 absl::StatusOr<std::string> ReadAt(int fd, int64_t offset, int64_t limit, const std::string& path);
 
-// Writes the file anew, for its owner alone.
-absl::Status WritePlainFile(const std::string& path, absl::string_view data);
+// Who may read a file: its owner alone, or its group, too.
+inline constexpr int kForOwner = 0600;
+inline constexpr int kForGroup = 0640;
+
+// Writes the file anew.
+absl::Status WritePlainFile(const std::string& path, absl::string_view data, int mode = kForOwner);
 
 // The same, by a temporary file: readers see the old content or the new one, whole.
-absl::Status ReplacePlainFile(const std::string& path, absl::string_view data);
+absl::Status ReplacePlainFile(const std::string& path, absl::string_view data,
+                              int mode = kForOwner);
 
 }  // namespace trainyard::run

@@ -76,11 +76,11 @@ absl::Status RunDirectory::WriteAssignment(const v1::Assignment& assignment) con
   TY_RETURN_IF_ERROR(MakeDirectories(path_, 0700));
   const std::string& claim = assignment.key().claim();
   if (!claim.empty()) {
-    TY_RETURN_IF_ERROR(ReplacePlainFile(claim_path(), claim));
+    TY_RETURN_IF_ERROR(ReplacePlainFile(claim_path(), claim, kForGroup));
   } else if (unlink(claim_path().c_str()) != 0 && errno != ENOENT) {
     return ErrnoStatus(errno, claim_path());
   }
-  return ReplacePlainFile(assignment_path(), json);
+  return ReplacePlainFile(assignment_path(), json, kForGroup);
 }
 
 absl::StatusOr<v1::Assignment> RunDirectory::ReadAssignment() const {
@@ -101,8 +101,9 @@ absl::StatusOr<v1::Assignment> RunDirectory::ReadAssignment() const {
 
 absl::StatusOr<LeaseFile> LeaseFile::Open(const std::string& path, bool create) {
   FileDescriptor fd(
-      open(path.c_str(), create ? O_RDWR | O_CREAT | O_CLOEXEC : O_RDONLY | O_CLOEXEC, 0600));
+      open(path.c_str(), create ? O_RDWR | O_CREAT | O_CLOEXEC : O_RDONLY | O_CLOEXEC, kForGroup));
   if (!fd.valid()) return ErrnoStatus(errno, path);
+  if (create && fchmod(fd.get(), kForGroup) != 0) return ErrnoStatus(errno, path);
   struct stat info {};
   if (fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, path);
   if (!create && info.st_size < static_cast<off_t>(kLifeBytes)) {

@@ -28,11 +28,15 @@
 //   log, log.1       stdout and stderr of the worker, rotated by copying and truncating
 //   log.start        how many bytes the worker wrote before those of log.1, and before those of log
 //
+// All of it is the agent's: a rank that runs as another user (Assignment.unix_user) may read, by
+// its group, assignment, claim, lease and keep-state, write events.log and append to log, and make
+// no file here.
+//
 // Signals to a worker: SIGTERM: save or keep the state and leave (SUSPEND). SIGKILL: everything
 // else.
 //
-// Descriptor 3 of a worker is a file in memory, which the agent has, too: where it leaves its state
-// if it is asked to (keep-state).
+// What the agent tells a waiting worker is in orders.h. Descriptor 3 of a worker is a file in
+// memory, which the agent has, too: where it leaves its state if it is asked to (keep-state).
 
 #include <string>
 

@@ -1,5 +1,7 @@
 // trainyard-worker: one rank of a job, or a whole job alone.
 
+#include <spdlog/spdlog.h>
+
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <thread>
@@ -7,6 +9,7 @@
 #include "executor/run/run_directory.h"
 #include "executor/worker/alone.h"
 #include "executor/worker/arithmetic_command.h"
+#include "executor/worker/confine.h"
 #include "executor/worker/exit_code.h"
 #include "executor/worker/libraries_command.h"
 #include "executor/worker/rank.h"
@@ -22,6 +25,8 @@ namespace {
 struct Flags {
   RankOptions rank;
   bool standby = false;
+  bool confined = false;
+  Roots roots;
   AloneOptions alone;
   std::string device;
   int threads = 1;
@@ -34,6 +39,12 @@ void Declare(CLI::App& app, Flags& flags) {
   app.footer("\n" + ExitCodesText());
   auto* run_dir = app.add_option("--run-dir", flags.rank.run_directory,
                                  "run the rank assigned in this folder (used by the agent)");
+  app.add_flag("--confined", flags.confined,
+               "with --standby: keep the kernel's means of attack from the rank");
+  app.add_option("--data-root", flags.roots.data,
+                 "with --confined: of files, only these folders may be read");
+  app.add_option("--checkpoint-root", flags.roots.checkpoints,
+                 "with --confined: and these be written");
   auto* standby = app.add_flag("--standby", flags.standby,
                                "wait warm for a rank, named by a JSON line on stdin");
   auto* spec = app.add_option("--spec", flags.alone.spec, "train this job file, with no server");
@@ -113,9 +124,15 @@ int Main(int argc, char** argv) {
     if (flags.alone.out.empty()) return Usage("--spec needs --out, a folder for the checkpoints");
     return RunAlone(flags.alone);
   }
+  if (flags.confined) {
+    if (const absl::Status confined = Confine(flags.roots); !confined.ok()) {
+      spdlog::error("{}", std::string(confined.message()));
+      return run::kExitUsage;
+    }
+  }
   CatchStopSignals(/*also_interrupt=*/false);
   if (!flags.rank.run_directory.empty()) return RunRank(flags.rank, nullptr);
-  if (flags.standby) return RunStandby(flags.rank, !flags.device.empty());
+  if (flags.standby) return RunStandby(flags.rank, !flags.device.empty(), flags.confined);
   return Usage("nothing to do: give --spec, --run-dir or --standby");
 }
 

@@ -1,10 +1,6 @@
 #include "executor/worker/rank.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <spdlog/spdlog.h>
-#include <unistd.h>
-
 #include <optional>
 #include <utility>
 #include <vector>
@@ -61,23 +57,6 @@ std::optional<engine::RoomForState> ReadRoomForState(const run::RunDirectory& di
     }
   }
   return room;
-}
-
-// The file in memory at `path`, if it is one: the descriptor may be of another file by now.
-FileDescriptor OpenState(const std::string& path) {
-  if (path.empty()) return {};
-  FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file.valid()) {
-    spdlog::warn("{}", std::string(ErrnoStatus(errno, path).message()));
-    return {};
-  }
-  char target[64] = {};
-  const std::string link = absl::StrCat("/proc/self/fd/", file.get());
-  const ssize_t length = readlink(link.c_str(), target, sizeof(target));
-  const std::string expected = absl::StrCat("/memfd:", run::kStateFileName);
-  if (length > 0 && absl::StartsWith(absl::string_view(target, length), expected)) return file;
-  spdlog::warn("{}: is no state in memory any more", path);
-  return {};
 }
 
 absl::StatusOr<engine::Rendezvous> RendezvousOf(const v1::Assignment& assignment) {
@@ -147,7 +126,8 @@ absl::Status Train(const RankOptions& options, const run::RunDirectory& director
 
 }  // namespace
 
-int RunRank(const RankOptions& options, std::unique_ptr<kernels::Device> ready) {
+int RunRank(const RankOptions& options, std::unique_ptr<kernels::Device> ready,
+            FileDescriptor kept_state) {
   const run::RunDirectory directory(options.run_directory);
   const absl::StatusOr<v1::Assignment> assignment = directory.ReadAssignment();
   if (!assignment.ok()) {
@@ -165,8 +145,6 @@ int RunRank(const RankOptions& options, std::unique_ptr<kernels::Device> ready) 
     return run::kExitStorage;
   }
   if (assignment->wish() == v1::Assignment::SUSPEND) WishStop();
-  // Now, since the agent lets go of it some day.
-  FileDescriptor kept_state = OpenState(options.kept_state);
 
   bool failure_told = false;
   const absl::Status status = Train(options, directory, *assignment, **events, **watchdog,

@@ -5,20 +5,19 @@
 #include <unistd.h>
 
 #include <iterator>
-#include <nlohmann/json.hpp>
-#include <optional>
 #include <utility>
 
+#include "executor/run/orders.h"
 #include "executor/run/run_directory.h"
+#include "executor/worker/become_user.h"
+#include "executor/worker/confine.h"
 #include "executor/worker/open_device.h"
 #include "executor/worker/stop_signal.h"
 #include "executor/worker/warm_up.h"
-#include "storage/base/status.h"
 
 namespace trainyard::worker {
 namespace {
 
-constexpr size_t kLongestLine = 1 << 16;
 constexpr int kNotWarm = 1;  // exit code; an agent that wants a worker here starts another
 
 // Waits until stdin can be read; false when a stop was asked for.
@@ -31,36 +30,9 @@ bool AwaitInput() {
   return false;
 }
 
-// One line from stdin; nullopt when there is none, or a stop was asked for.
-std::optional<std::string> ReadLine() {
-  std::string line;
-  char c = 0;
-  while (line.size() < kLongestLine) {
-    if (!AwaitInput()) return std::nullopt;
-    const ssize_t n = read(STDIN_FILENO, &c, 1);
-    if (n <= 0) return std::nullopt;
-    if (c == '\n') return line;
-    line += c;
-  }
-  return line;
-}
-
 }  // namespace
 
-absl::StatusOr<RankOptions> ParseStandbyLine(const std::string& line) {
-  try {
-    const nlohmann::json json = nlohmann::json::parse(line);
-    return RankOptions{.run_directory = json.at("run_dir").get<std::string>(),
-                       .device = json.at("device").get<std::string>(),
-                       .threads = json.at("threads").get<int>(),
-                       .kept_state = json.value("kept_state", ""),
-                       .kept_state_room = json.value("kept_state_room", int64_t{0})};
-  } catch (const nlohmann::json::exception& e) {
-    return absl::InvalidArgumentError(absl::StrCat("'", line, "': ", e.what()));
-  }
-}
-
-int RunStandby(const RankOptions& options, bool open_device) {
+int RunStandby(const RankOptions& options, bool open_device, bool confined) {
   std::unique_ptr<kernels::Device> device;
   {
     absl::StatusOr<std::unique_ptr<kernels::Device>> opened =
@@ -75,15 +47,28 @@ int RunStandby(const RankOptions& options, bool open_device) {
     }
   }
   if (device) spdlog::info("waiting, warm, on {}", device->Description());
-  const std::optional<std::string> line = ReadLine();
-  if (!line) return run::kExitDone;
-  const absl::StatusOr<RankOptions> asked = ParseStandbyLine(*line);
-  if (!asked.ok()) {
-    spdlog::error("stdin: {}", std::string(asked.status().message()));
+  run::OrdersReader reader;
+  while (!reader.done()) {
+    if (!AwaitInput() || !reader.Read(STDIN_FILENO).ok()) return run::kExitDone;
+  }
+  const absl::StatusOr<run::Orders> orders = run::ParseOrders(reader.line());
+  if (!orders.ok()) {
+    spdlog::error("stdin: {}", std::string(orders.status().message()));
     return run::kExitUsage;
   }
-  if (asked->device != options.device || asked->threads != options.threads) device.reset();
-  return RunRank(*asked, std::move(device));
+  TakeEnvironment(*orders);
+  absl::Status harmless = orders->user ? BecomeUser(*orders->user) : absl::OkStatus();
+  if (harmless.ok() && confined) harmless = ConfineToOneProcess();
+  if (!harmless.ok()) {
+    spdlog::error("{}", std::string(harmless.message()));
+    return run::kExitInternal;
+  }
+  if (orders->device != options.device || orders->threads != options.threads) device.reset();
+  return RunRank({.run_directory = orders->run_directory,
+                  .device = orders->device,
+                  .threads = orders->threads,
+                  .kept_state_room = orders->kept_state_room},
+                 std::move(device), reader.TakeState());
 }
 
 }  // namespace trainyard::worker

@@ -11,11 +11,11 @@
 #include <atomic>
 #include <fstream>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 
 #include "executor/run/event_log.h"
+#include "executor/run/orders.h"
 #include "executor/run/run_directory.h"
 #include "storage/base/clock.h"
 #include "storage/base/file.h"
@@ -186,19 +186,25 @@ int Main(int argc, char** argv) {
   }
   if (argc < 2 || std::string(argv[1]) != "--standby") return kExitUsage;
   std::cout << "waiting as " << getpid();
-  for (int i = 2; i < argc; ++i) std::cout << " " << argv[i];
+  for (int i = 2; i + 1 < argc; ++i) {
+    const std::string flag = argv[i];
+    if (flag == "--device" || flag == "--threads") std::cout << " " << flag << " " << argv[i + 1];
+  }
   std::cout << std::endl;
-  std::string line;
-  if (!std::getline(std::cin, line)) return kExitDone;
+  OrdersReader reader;
+  while (!reader.done()) {
+    if (!reader.Read(STDIN_FILENO).ok()) return kExitDone;
+  }
   signal(SIGTERM, [](int) { asked_to_suspend = true; });
-  const auto order = nlohmann::json::parse(line);
-  const std::string kept = order.at("kept_state").get<std::string>();
-  std::ifstream state(kept);
-  if (!kept.empty()) std::cout << "takes " << state.rdbuf() << std::endl;
+  const absl::StatusOr<Orders> orders = ParseOrders(reader.line());
+  if (!orders.ok()) return kExitUsage;
+  const FileDescriptor state = reader.TakeState();
+  char bytes[256];
+  const ssize_t size = pread(state.get(), bytes, sizeof bytes, 0);
+  if (size > 0) std::cout << "takes " << std::string(bytes, size) << std::endl;
   // Never destroyed: its lease thread looks at it until the end of the process.
-  auto* worker = new FakeWorker(order.at("run_dir").get<std::string>());
-  return worker->Run(order.at("device").get<std::string>() + " x" +
-                     std::to_string(order.at("threads").get<int>()));
+  auto* worker = new FakeWorker(orders->run_directory);
+  return worker->Run(orders->device + " x" + std::to_string(orders->threads));
 }
 
 }  // namespace

@@ -209,18 +209,20 @@ TEST_F(SlotsTest, WorkersSeeOnlyWhatTheyNeedOfTheEnvironment) {
                               "SECRET=1",
                               "PATHOLOGY=1",
                               "OMP_NUM_THREADS=3",
+                              "AWS_SECRET_ACCESS_KEY=x",
                               "CUDA_DEVICE_ORDER=FASTEST_FIRST",
                               nullptr};
   const std::vector<std::string> expected = {"CUDA_DEVICE_ORDER=PCI_BUS_ID", "PATH=/bin",
                                              "OMP_NUM_THREADS=3", "GOMP_SPINCOUNT=1000"};
-  EXPECT_EQ(WorkerEnvironment(ours), expected);
+  EXPECT_EQ(WorkerEnvironment(ours, false), expected);
+  EXPECT_THAT(WorkerEnvironment(ours, true), ::testing::Contains("AWS_SECRET_ACCESS_KEY=x"));
 }
 
 TEST_F(SlotsTest, HowWorkersWaitIsTheUsersToSay) {
   for (const char* const own : {"GOMP_SPINCOUNT=7", "OMP_WAIT_POLICY=active"}) {
     const char* const ours[] = {own, nullptr};
     const std::vector<std::string> expected = {"CUDA_DEVICE_ORDER=PCI_BUS_ID", own};
-    EXPECT_EQ(WorkerEnvironment(ours), expected);
+    EXPECT_EQ(WorkerEnvironment(ours, false), expected);
   }
 }
 

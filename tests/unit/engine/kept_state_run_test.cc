@@ -106,6 +106,22 @@ TEST_F(KeptStateRun, AnyLayoutGoesOnFromMemoryWithTheSameBits) {
   ExpectSame(*last, whole);
 }
 
+// Of the ranks of an agent one receives the state, and the others need no way to its memory.
+TEST_F(KeptStateRun, RanksOfAnAgentShareTheFileThatTheStateIsReceivedIn) {
+  v1::JobSpec spec = Spec(kGpt, 6);
+  const OnRanks whole(spec, Root("whole"), 1);
+  Go(spec, Root("moved"), {.ranks = 1}, 0, 3);
+  Memory received;
+  const auto change = [&](int rank, RunRequest& request) {
+    request.in_memory = InMemory(3, true, kPlenty);
+    if (rank > 0) request.in_memory->take = [&] { return received.Open(); };
+  };
+  OnRanks run(spec, Root("moved"), Layout{.ranks = 3}, std::nullopt, change);
+  run.ExpectOk();
+  EXPECT_EQ(received.Read(), memory_.Read());
+  ExpectSame(run, whole);
+}
+
 TEST_F(KeptStateRun, SoDoShardsAndStages) {
   v1::JobSpec spec = Spec(kGpt, 6);
   spec.mutable_parallel()->set_tensor(2);

@@ -1,0 +1,130 @@
+#include "executor/agent/unix_user.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <pwd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "executor/run/run_directory.h"
+#include "storage/base/file.h"
+#include "storage/base/status.h"
+
+namespace trainyard {
+namespace {
+
+constexpr size_t kMostOfEntry = 1 << 20;  // bytes
+constexpr int kMostGroups = 65536;
+
+absl::StatusOr<run::UnixUser> LookUp(const std::string& name) {
+  std::vector<char> room(4096);
+  passwd entry{};
+  passwd* found = nullptr;
+  int error = 0;
+  while ((error = getpwnam_r(name.c_str(), &entry, room.data(), room.size(), &found)) == ERANGE &&
+         room.size() < kMostOfEntry) {
+    room.resize(room.size() * 2);
+  }
+  if (found == nullptr) {
+    return absl::UnavailableError(
+        error == 0 || error == ENOENT || error == ESRCH
+            ? absl::StrCat("this node knows no user '", name, "', as whom the project runs")
+            : std::string(ErrnoStatus(error, absl::StrCat("user '", name, "'")).message()));
+  }
+  run::UnixUser user{.name = name, .uid = entry.pw_uid, .gid = entry.pw_gid, .home = entry.pw_dir};
+  int count = 64;
+  user.groups.resize(count);
+  while (getgrouplist(name.c_str(), user.gid, user.groups.data(), &count) < 0) {
+    if (count > kMostGroups) {
+      return absl::UnavailableError(absl::StrCat("user '", name, "' has ", count, " groups"));
+    }
+    user.groups.resize(count);
+  }
+  user.groups.resize(count);
+  return user;
+}
+
+}  // namespace
+
+absl::StatusOr<std::optional<run::UnixUser>> FindUnixUser(const std::string& name,
+                                                          const UserRules& rules) {
+  if (name.empty()) {
+    if (!rules.required) return std::nullopt;
+    return absl::FailedPreconditionError(
+        "this node runs nothing as its agent (--require-user), and the project has no user: an "
+        "admin gives it one with `trainyard admin project set PROJECT --unix-user NAME`");
+  }
+  TY_ASSIGN_OR_RETURN(run::UnixUser user, LookUp(name));
+  if (user.uid == geteuid()) return std::nullopt;
+  if (user.uid < rules.least_uid || user.gid == 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the project is to run as '", name, "' (uid ", user.uid, ", gid ", user.gid,
+                     "), a user of the system; expected one from uid ", rules.least_uid,
+                     " on (--least-uid), whose group is not root's"));
+  }
+  if (geteuid() != 0) {
+    return absl::UnavailableError(absl::StrCat(
+        "the project is to run as '", name, "', and this node's agent, which runs as uid ",
+        geteuid(), ", may run nothing as another user: start it as root"));
+  }
+  return user;
+}
+
+absl::Status HandOver(const std::string& path, const run::UnixUser& user) {
+  const run::RunDirectory directory(path);
+  // The bit makes files that the agent puts here later the group's, too.
+  constexpr mode_t kSearchedByGroup = S_ISGID | 0710;
+  if (chown(path.c_str(), -1, user.gid) != 0 || chmod(path.c_str(), kSearchedByGroup) != 0) {
+    return ErrnoStatus(errno, path);
+  }
+  for (const std::string& file :
+       {directory.assignment_path(), directory.claim_path(), directory.lease_path()}) {
+    if (lchown(file.c_str(), -1, user.gid) != 0 && errno != ENOENT) return ErrnoStatus(errno, file);
+  }
+  const std::string events = directory.events_path();
+  if (lchown(events.c_str(), user.uid, user.gid) != 0) return ErrnoStatus(errno, events);
+  return absl::OkStatus();
+}
+
+absl::Status MakeProjectFolder(const std::string& checkpoint_root, const run::UnixUser& user) {
+  absl::string_view path = checkpoint_root;
+  if (!absl::ConsumePrefix(&path, "file://")) return absl::OkStatus();
+  const std::filesystem::path job = std::string(absl::StripSuffix(path, "/"));
+  const std::string folder = job.parent_path().string();
+  const std::string above = job.parent_path().parent_path().string();
+  std::error_code error;
+  if (!std::filesystem::exists(above, error)) {
+    TY_RETURN_IF_ERROR(MakeDirectories(above, 0711));
+    // Whatever the mask of this process says: users search it for the folders of their projects.
+    if (chmod(above.c_str(), 0711) != 0) return ErrnoStatus(errno, above);
+  }
+  constexpr mode_t kReadByGroup = 0750;
+  if (mkdir(folder.c_str(), 0700) == 0) {
+    const FileDescriptor made(
+        open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (!made.valid() || fchown(made.get(), user.uid, user.gid) != 0 ||
+        fchmod(made.get(), kReadByGroup) != 0) {
+      const absl::Status why = ErrnoStatus(errno, folder);
+      rmdir(folder.c_str());
+      return Annotate(why, absl::StrCat("cannot give the folder of the project to ", user.name));
+    }
+    return absl::OkStatus();
+  }
+  if (errno != EEXIST) return ErrnoStatus(errno, folder);
+  struct stat info {};
+  if (lstat(folder.c_str(), &info) != 0) return ErrnoStatus(errno, folder);
+  if (S_ISDIR(info.st_mode) && info.st_uid == user.uid) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      folder, ": holds checkpoints of the project, which runs as ", user.name, ", and ",
+      S_ISDIR(info.st_mode) ? absl::StrCat("belongs to uid ", info.st_uid) : "is no folder",
+      "; whoever may should run: chown -R ", user.name, ": ", folder));
+}
+
+}  // namespace trainyard
