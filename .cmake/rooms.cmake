@@ -79,11 +79,12 @@ set(TRAINYARD_LAYERS
   "executor/weights|executor/plan/ executor/data/ storage/base/ storage/objects/ trainyard/v1/spec.pb.h"
   "executor/engine|executor/plan/ executor/data/ executor/weights/ kernels/ storage/base/ storage/objects/ trainyard/v1/spec.pb.h"
   "executor/engine/parallel|kernels/device.h storage/base/"
+  "executor/facts|executor/plan/ executor/data/ executor/weights/ storage/base/ trainyard/v1/spec.pb.h trainyard/v1/facts.pb.h"
   "executor/run|storage/base/ trainyard/v1/spec.pb.h trainyard/v1/run.pb.h"
-  "executor/worker|executor/engine/ executor/plan/ executor/data/ executor/run/ kernels/device.h kernels/libraries.h storage/base/ storage/objects/ proto/text/ trainyard/v1/spec.pb.h trainyard/v1/run.pb.h trainyard/v1/resources.pb.h"
+  "executor/worker|executor/engine/ executor/plan/ executor/data/ executor/facts/ executor/run/ kernels/device.h kernels/libraries.h storage/base/ storage/objects/ proto/text/ trainyard/v1/spec.pb.h trainyard/v1/run.pb.h trainyard/v1/resources.pb.h trainyard/v1/facts.pb.h"
   "executor/agent|executor/run/ storage/base/ proto/tls/ trainyard/v1/"
-  "server|storage/ proto/tls/ trainyard/v1/ executor/plan/"
-  "server/sizing|storage/base/ trainyard/v1/spec.pb.h trainyard/sizing/ executor/plan/ executor/data/ executor/weights/"
+  "server|storage/ proto/tls/ trainyard/v1/ executor/plan/ executor/facts/"
+  "server/sizing|storage/base/ trainyard/v1/spec.pb.h trainyard/sizing/ executor/plan/ executor/data/ executor/facts/"
   "clients|storage/base/ trainyard/v1/ proto/text/ proto/tls/")
 
 # Third-party headers that only some folders may see: prefix of the include path | folders.

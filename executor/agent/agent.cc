@@ -74,12 +74,16 @@ std::deque<LinkEvent> Agent::Inbox::TakeAll() {
 }
 
 Agent::Agent(AgentOptions options, Clock& clock)
-    : options_(std::move(options)), ranks_folder_(options_.state_dir + "/ranks"), clock_(clock) {}
+    : options_(std::move(options)),
+      ranks_folder_(options_.state_dir + "/ranks"),
+      looks_folder_(options_.state_dir + "/looks"),
+      clock_(clock) {}
 
 Agent::~Agent() = default;
 
 absl::Status Agent::SetUp() {
   TY_RETURN_IF_ERROR(MakeDirectories(ranks_folder_, 0700));
+  TY_RETURN_IF_ERROR(MakeDirectories(looks_folder_, 0700));
   const std::string lock_path = options_.state_dir + "/lock";
   lock_.Reset(open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!lock_.valid()) return ErrnoStatus(errno, lock_path);
@@ -99,6 +103,9 @@ absl::Status Agent::SetUp() {
   hello_ = options_.hello;
   hello_.set_node_secret(identity.secret);
   hello_.set_instance(identity.instance);
+  hello_.set_knows_unix_users(true);
+  // As other users than its own, which the server may be as well.
+  hello_.set_looks_at_files(geteuid() == 0 && options_.worker.confined);
   inotify_.Reset(inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
   if (!inotify_.valid()) return ErrnoStatus(errno, "inotify");
   // What a dead worker leaves behind becomes our child, so that it can be killed and reaped.
@@ -151,6 +158,16 @@ absl::Status Agent::Run(int signal_fd) {
   if (options_.by_certificate) link.certificate.emplace(options_.state_dir);
   link_ = std::make_unique<Link>(std::move(link), clock_,
                                  [this](LinkEvent event) { inbox_.Put(std::move(event)); });
+  if (hello_.looks_at_files()) {
+    looks_ = std::make_unique<FileLooks>(
+        FileLooks::Options{
+            .worker = options_.worker, .users = options_.users, .folder = looks_folder_},
+        [this](v1::LookAnswer answer) {
+          v1::AgentMessage message;
+          *message.mutable_look() = std::move(answer);
+          link_->Send(std::move(message));
+        });
+  }
   warm_->Tend(clock_.SinceBoot(), BusyDevices());
   for (;;) {
     const absl::Duration now = Wait(signal_fd);
@@ -165,6 +182,7 @@ absl::Status Agent::Run(int signal_fd) {
     if (tick) Tick(now);
     if (leaving_ != Leaving::kNo && ReadyToLeave(now)) break;
   }
+  looks_.reset();
   link_.reset();
   for (auto& [name, rank] : ranks_) rank->spool().Save().IgnoreError();
   return absl::OkStatus();
@@ -213,6 +231,7 @@ void Agent::HandleInbox() {
         // write before the desired set says that they are still wanted.
         FenceIfLate(clock_.SinceBoot());
         server_takes_columns_ = event.message.welcome().metric_columns();
+        server_knows_users_ = event.message.welcome().unix_users();
         lease_.Begin(event.message.welcome(), event.register_sent);
         RenewLeases();
         for (auto& [name, rank] : ranks_) rank->spool().Rewind();
@@ -260,6 +279,9 @@ void Agent::HandleMessage(const v1::ServerMessage& message) {
       break;
     case v1::ServerMessage::kFree:
       for (const v1::LeftState& state : message.free().states()) kept_states_.Free(state);
+      break;
+    case v1::ServerMessage::kLook:
+      if (looks_ != nullptr) looks_->Ask(message.look());
       break;
     case v1::ServerMessage::kWelcome:
     case v1::ServerMessage::WHAT_NOT_SET:

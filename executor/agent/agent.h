@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "executor/agent/file_looks.h"
 #include "executor/agent/gpu_monitor.h"
 #include "executor/agent/kept_states.h"
 #include "executor/agent/lease.h"
@@ -133,6 +134,7 @@ class Agent {
 
   const AgentOptions options_;
   const std::string ranks_folder_;
+  const std::string looks_folder_;
   Clock& clock_;
   v1::Register hello_;      // options_.hello and this agent's identity
   FileDescriptor lock_;     // of the state directory
@@ -151,6 +153,7 @@ class Agent {
   int64_t reconciled_version_ = 0;
   bool up_ = false;
   bool server_takes_columns_ = false;  // as its Welcome said
+  bool server_knows_users_ = false;    // likewise
   bool fenced_ = false;
   bool orphaned_ = true;  // the lease does not hold
   bool reconcile_due_ = false;
@@ -168,8 +171,9 @@ class Agent {
   absl::Duration leave_deadline_ = absl::InfiniteDuration();
   // The heartbeat after the server was told that this node leaves; 0: it was not told yet.
   int64_t leave_beat_ = 0;
-  bool leave_known_ = false;    // it was acknowledged, so nothing more is placed here
-  std::unique_ptr<Link> link_;  // last: its thread uses the inbox
+  bool leave_known_ = false;          // it was acknowledged, so nothing more is placed here
+  std::unique_ptr<Link> link_;        // its thread uses the inbox
+  std::unique_ptr<FileLooks> looks_;  // last: its threads use the link; null: it looks at no files
 };
 
 }  // namespace trainyard

@@ -57,8 +57,9 @@ int64_t BytesIn(const std::string& folder) {
   int64_t bytes = 0;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    const auto size = entry.file_size(error);
-    if (!error) bytes += static_cast<int64_t>(size);
+    // What the disk holds of it, whatever length a rank gave it.
+    struct stat info {};
+    if (lstat(entry.path().c_str(), &info) == 0) bytes += int64_t{info.st_blocks} * 512;
   }
   return bytes;
 }
@@ -96,7 +97,11 @@ void Agent::FinishRanks(absl::Duration now) {
   for (const auto& [name, rank] : ranks_) {
     if (rank->HasProcess()) known.push_back(rank->pid());
   }
-  KillStrayChildren(known);
+  if (looks_ == nullptr) return KillStrayChildren(known);
+  looks_->WithPids([&known](const std::set<pid_t>& pids) {
+    known.insert(known.end(), pids.begin(), pids.end());
+    KillStrayChildren(known);
+  });
 }
 
 void Agent::ReconcileRanks(absl::Duration now) {
@@ -220,10 +225,20 @@ absl::StatusOr<run::Orders> Agent::OrdersFor(const v1::Assignment& assignment) c
     if (orders.device.empty()) orders.device = DeviceOf(slot);
   }
   if (orders.device.empty()) return absl::InvalidArgumentError("no slot was given");
+  if (assignment.unix_user().empty() && options_.users.required && !server_knows_users_) {
+    return absl::UnavailableError(
+        "the server is of a version that does not say as whom projects run (--require-user)");
+  }
   TY_ASSIGN_OR_RETURN(orders.user, FindUnixUser(assignment.unix_user(), options_.users));
+  std::optional<std::map<std::string, std::string>> of_project;
   if (!options_.project_environments.empty()) {
-    TY_ASSIGN_OR_RETURN(orders.environment, ReadProjectEnvironment(options_.project_environments,
-                                                                   assignment.job_name()));
+    TY_ASSIGN_OR_RETURN(
+        of_project, ReadProjectEnvironment(options_.project_environments, assignment.job_name()));
+  }
+  if (of_project) {
+    orders.environment = *std::move(of_project);
+  } else if (!orders.user) {
+    orders.environment = OwnCredentials(environ);
   }
   return orders;
 }

@@ -58,7 +58,7 @@ absl::StatusOr<Arithmetic> AskArithmetic(const std::string& worker, const std::s
       Process process,
       Process::Spawn({.program = worker,
                       .arguments = {"arithmetic", "--device", device},
-                      .environment = WorkerEnvironment(environ, false),
+                      .environment = WorkerEnvironment(environ),
                       .folder = "/",
                       .stdin_fd = input.get(),
                       .output_path = absl::StrCat("/proc/self/fd/", output.get())}));

@@ -34,6 +34,8 @@ FileDescriptor KeptStates::FileOf(const std::string& job_uid, int64_t attempt, a
             .since = now};
   }
   // Opened anew: with a place in the file of its own, and to be read alone where it is whole.
+  // Another user than this one's cannot open it in another way then.
+  fchmod(kept.memory.get(), 0600);
   const std::string path = absl::StrCat("/proc/self/fd/", kept.memory.get());
   return FileDescriptor(open(path.c_str(), (kept.left ? O_RDONLY : O_RDWR) | O_CLOEXEC));
 }

@@ -2,9 +2,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <stdio.h>
+#include <sys/statfs.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -40,14 +42,22 @@ std::string LastPart(std::string remark) {
   return remark;
 }
 
-// Of a worker that an earlier agent started: the file in which it may leave its state.
+// Of a worker that an earlier agent started: the file in which it may leave its state. It may put
+// another one in its place at any time, so what is looked at is what is opened.
 FileDescriptor MemoryOf(pid_t pid) {
   const std::string path = absl::StrCat("/proc/", pid, "/fd/", run::kStateDescriptor);
+  const FileDescriptor found(open(path.c_str(), O_PATH | O_CLOEXEC));
+  const std::string ours = absl::StrCat("/proc/self/fd/", found.get());
   char target[64] = {};
   const std::string expected = absl::StrCat("/memfd:", run::kStateFileName);
-  const ssize_t length = readlink(path.c_str(), target, sizeof(target));
-  if (length < 0 || !absl::StartsWith(absl::string_view(target, length), expected)) return {};
-  return FileDescriptor(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  const ssize_t length = readlink(ours.c_str(), target, sizeof(target));
+  struct statfs system {};
+  const bool in_memory = found.valid() && fstatfs(found.get(), &system) == 0 &&
+                         system.f_type == static_cast<decltype(system.f_type)>(TMPFS_MAGIC);
+  if (!in_memory || length < 0 || !absl::StartsWith(absl::string_view(target, length), expected)) {
+    return {};
+  }
+  return FileDescriptor(open(ours.c_str(), O_RDWR | O_CLOEXEC));
 }
 
 // Waits until no process of the group that works in `path` is left, and says so every few seconds:

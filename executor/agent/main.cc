@@ -216,7 +216,6 @@ absl::StatusOr<bool> GoesByCertificate(const AgentOptions& options) {
 absl::Status SetSecurity(const Flags& flags, AgentOptions& options) {
   WorkerProgram& worker = options.worker;
   const bool roots = !worker.data_roots.empty() || !worker.checkpoint_roots.empty();
-  worker.credentials = !options.users.required;
   worker.confined = !flags.insecure;
   std::error_code error;
   for (std::vector<std::string>* folders : {&worker.data_roots, &worker.checkpoint_roots}) {

@@ -29,15 +29,26 @@ bool IsName(absl::string_view name) {
 
 }  // namespace
 
-absl::StatusOr<std::map<std::string, std::string>> ReadProjectEnvironment(
+std::map<std::string, std::string> OwnCredentials(const char* const* ours) {
+  std::map<std::string, std::string> variables;
+  for (const char* const* entry = ours; *entry != nullptr; ++entry) {
+    const absl::string_view text = *entry;
+    const size_t equals = text.find('=');
+    if (equals == text.npos || !IsName(text.substr(0, equals))) continue;
+    variables[std::string(text.substr(0, equals))] = std::string(text.substr(equals + 1));
+  }
+  return variables;
+}
+
+absl::StatusOr<std::optional<std::map<std::string, std::string>>> ReadProjectEnvironment(
     const std::string& folder, const std::string& job_name) {
   std::map<std::string, std::string> variables;
   const std::vector<absl::string_view> parts = absl::StrSplit(job_name, '/');
   const absl::string_view project = parts.size() > 1 ? parts[1] : "";
-  if (project.empty() || project[0] == '.') return variables;
+  if (project.empty() || project[0] == '.') return std::nullopt;
   const std::string path = absl::StrCat(folder, "/", project, ".env");
   const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  if (!file.valid() && errno == ENOENT) return variables;
+  if (!file.valid() && errno == ENOENT) return std::nullopt;
   struct stat info {};
   if (!file.valid() || fstat(file.get(), &info) != 0) return ErrnoStatus(errno, path);
   if (!S_ISREG(info.st_mode) || (info.st_mode & 077) != 0 ||

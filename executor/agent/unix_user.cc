@@ -51,6 +51,27 @@ absl::StatusOr<run::UnixUser> LookUp(const std::string& name) {
   return user;
 }
 
+// Without the groups that machines give rights over themselves to: of disks, of containers.
+void KeepOwnGroups(const UserRules& rules, run::UnixUser& user) {
+  std::erase_if(user.groups, [&](gid_t group) {
+    return group == 0 || (group != user.gid && group < rules.least_uid);
+  });
+}
+
+// Makes the folder and those above it, which others than their owner may pass through, whatever the
+// mask of this process says.
+absl::Status MakePassable(const std::filesystem::path& path) {
+  constexpr mode_t kPassable = 0711;
+  std::error_code error;
+  if (path.empty() || std::filesystem::exists(path, error)) return absl::OkStatus();
+  TY_RETURN_IF_ERROR(MakePassable(path.parent_path()));
+  if (mkdir(path.c_str(), 0700) != 0) {
+    return errno == EEXIST ? absl::OkStatus() : ErrnoStatus(errno, path.string());
+  }
+  if (chmod(path.c_str(), kPassable) != 0) return ErrnoStatus(errno, path.string());
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::optional<run::UnixUser>> FindUnixUser(const std::string& name,
@@ -62,7 +83,7 @@ absl::StatusOr<std::optional<run::UnixUser>> FindUnixUser(const std::string& nam
         "admin gives it one with `trainyard admin project set PROJECT --unix-user NAME`");
   }
   TY_ASSIGN_OR_RETURN(run::UnixUser user, LookUp(name));
-  if (user.uid == geteuid()) return std::nullopt;
+  if (user.uid == geteuid() && user.uid != 0) return std::nullopt;
   if (user.uid < rules.least_uid || user.gid == 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("the project is to run as '", name, "' (uid ", user.uid, ", gid ", user.gid,
@@ -74,6 +95,7 @@ absl::StatusOr<std::optional<run::UnixUser>> FindUnixUser(const std::string& nam
         "the project is to run as '", name, "', and this node's agent, which runs as uid ",
         geteuid(), ", may run nothing as another user: start it as root"));
   }
+  KeepOwnGroups(rules, user);
   return user;
 }
 
@@ -98,19 +120,11 @@ absl::Status MakeProjectFolder(const std::string& checkpoint_root, const run::Un
   if (!absl::ConsumePrefix(&path, "file://")) return absl::OkStatus();
   const std::filesystem::path job = std::string(absl::StripSuffix(path, "/"));
   const std::string folder = job.parent_path().string();
-  const std::string above = job.parent_path().parent_path().string();
-  std::error_code error;
-  if (!std::filesystem::exists(above, error)) {
-    TY_RETURN_IF_ERROR(MakeDirectories(above, 0711));
-    // Whatever the mask of this process says: users search it for the folders of their projects.
-    if (chmod(above.c_str(), 0711) != 0) return ErrnoStatus(errno, above);
-  }
-  constexpr mode_t kReadByGroup = 0750;
+  TY_RETURN_IF_ERROR(MakePassable(job.parent_path().parent_path()));
   if (mkdir(folder.c_str(), 0700) == 0) {
     const FileDescriptor made(
         open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    if (!made.valid() || fchown(made.get(), user.uid, user.gid) != 0 ||
-        fchmod(made.get(), kReadByGroup) != 0) {
+    if (!made.valid() || fchown(made.get(), user.uid, user.gid) != 0) {
       const absl::Status why = ErrnoStatus(errno, folder);
       rmdir(folder.c_str());
       return Annotate(why, absl::StrCat("cannot give the folder of the project to ", user.name));
@@ -120,11 +134,18 @@ absl::Status MakeProjectFolder(const std::string& checkpoint_root, const run::Un
   if (errno != EEXIST) return ErrnoStatus(errno, folder);
   struct stat info {};
   if (lstat(folder.c_str(), &info) != 0) return ErrnoStatus(errno, folder);
-  if (S_ISDIR(info.st_mode) && info.st_uid == user.uid) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      folder, ": holds checkpoints of the project, which runs as ", user.name, ", and ",
-      S_ISDIR(info.st_mode) ? absl::StrCat("belongs to uid ", info.st_uid) : "is no folder",
-      "; whoever may should run: chown -R ", user.name, ": ", folder));
+  if (!S_ISDIR(info.st_mode) || info.st_uid != user.uid) {
+    return absl::UnavailableError(absl::StrCat(
+        folder, ": holds checkpoints of the project, which runs as ", user.name, ", and ",
+        S_ISDIR(info.st_mode) ? absl::StrCat("belongs to uid ", info.st_uid) : "is no folder",
+        "; whoever may should run: chown -R ", user.name, ": ", folder));
+  }
+  if ((info.st_mode & S_IRWXO) == 0) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat(folder,
+                   ": holds checkpoints of the project, and users of other projects may "
+                   "use it, too; whoever may should run: chmod o= ",
+                   folder));
 }
 
 }  // namespace trainyard

@@ -17,9 +17,11 @@ struct UserRules {
   bool required = false;   // no rank runs as the agent
 };
 
-// The user of that name on this node; nullopt: it is the agent's own, or none is named.
+// The user of that name on this node, with those of its groups that are none of the system's;
+// nullopt: it is the agent's own, or none is named.
 //   kFailedPrecondition  none is named and the rules require one, or it may not be that one
 //   kUnavailable         this node does not know it, or its agent may run nothing as another user
+// Asks the machine's directory of users, which may take long where that is on another one.
 absl::StatusOr<std::optional<run::UnixUser>> FindUnixUser(const std::string& name,
                                                           const UserRules& rules);
 
@@ -28,8 +30,8 @@ absl::StatusOr<std::optional<run::UnixUser>> FindUnixUser(const std::string& nam
 absl::Status HandOver(const std::string& run_directory, const run::UnixUser& user);
 
 // Makes the folder of the project, one above that of the job's checkpoints (an URI), if it is a
-// local one and not there: the user's, whose group may read it. kFailedPrecondition: it is there
-// and somebody else's.
+// local one and not there: the user's, for nobody else. Whoever wants the user's group to read may
+// open it to that. kUnavailable: it is there and somebody else's, or open to everybody.
 absl::Status MakeProjectFolder(const std::string& checkpoint_root, const run::UnixUser& user);
 
 }  // namespace trainyard

@@ -42,7 +42,7 @@ bool Names(const std::vector<std::string>& environment, absl::string_view variab
 
 }  // namespace
 
-std::vector<std::string> WorkerEnvironment(const char* const* ours, bool credentials) {
+std::vector<std::string> WorkerEnvironment(const char* const* ours) {
   static constexpr absl::string_view kKept[] = {"PATH=",
                                                 "LANG=",
                                                 "LC_",
@@ -67,7 +67,6 @@ std::vector<std::string> WorkerEnvironment(const char* const* ours, bool credent
   std::vector<std::string> environment = {"CUDA_DEVICE_ORDER=PCI_BUS_ID"};
   for (const char* const* entry = ours; *entry != nullptr; ++entry) {
     if (absl::StartsWith(*entry, "CUDA_DEVICE_ORDER=")) continue;
-    if (credentials && absl::StartsWith(*entry, "AWS_")) environment.emplace_back(*entry);
     for (const absl::string_view kept : kKept) {
       if (absl::StartsWith(*entry, kept)) environment.emplace_back(*entry);
     }
@@ -76,6 +75,17 @@ std::vector<std::string> WorkerEnvironment(const char* const* ours, bool credent
     environment.push_back(absl::StrCat(run::kSpinVariable, "=", run::kSpinRounds));
   }
   return environment;
+}
+
+std::vector<std::string> RootArguments(const WorkerProgram& program) {
+  std::vector<std::string> arguments;
+  for (const std::string& root : program.data_roots) {
+    arguments.insert(arguments.end(), {"--data-root", root});
+  }
+  for (const std::string& root : program.checkpoint_roots) {
+    arguments.insert(arguments.end(), {"--checkpoint-root", root});
+  }
+  return arguments;
 }
 
 WarmWorkers::WarmWorkers(WorkerProgram program, std::string folder, std::vector<Standby> wanted)
@@ -107,20 +117,17 @@ absl::StatusOr<WaitingWorker> WarmWorkers::Start(const Standby& standby) {
                      {"--device", standby.device, "--threads", absl::StrCat(standby.threads)});
   }
   if (program_.confined) arguments.emplace_back("--confined");
-  for (const std::string& root : program_.data_roots) {
-    arguments.insert(arguments.end(), {"--data-root", root});
+  if (program_.confined) {
+    const std::vector<std::string> roots = RootArguments(program_);
+    arguments.insert(arguments.end(), roots.begin(), roots.end());
   }
-  for (const std::string& root : program_.checkpoint_roots) {
-    arguments.insert(arguments.end(), {"--checkpoint-root", root});
-  }
-  absl::StatusOr<Process> process =
-      Process::Spawn({.program = program_.path,
-                      .arguments = arguments,
-                      .environment = WorkerEnvironment(environ, program_.credentials),
-                      .folder = folder,
-                      .stdin_fd = its_end.get(),
-                      .state_fd = memory.get(),
-                      .output_path = folder + "/log"});
+  absl::StatusOr<Process> process = Process::Spawn({.program = program_.path,
+                                                    .arguments = arguments,
+                                                    .environment = WorkerEnvironment(environ),
+                                                    .folder = folder,
+                                                    .stdin_fd = its_end.get(),
+                                                    .state_fd = memory.get(),
+                                                    .output_path = folder + "/log"});
   if (!process.ok()) {
     RemoveFolder(folder);
     return process.status();

@@ -36,8 +36,10 @@ struct WorkerProgram {
   // root, all files but those below.
   bool confined = true;
   std::vector<std::string> data_roots, checkpoint_roots;
-  bool credentials = true;  // it gets this process' own for object stores
 };
+
+// "--data-root D", …
+std::vector<std::string> RootArguments(const WorkerProgram& program);
 
 struct WaitingWorker {
   Standby standby;
@@ -89,9 +91,9 @@ class WarmWorkers {
   bool told_of_memory_ = false;          // that files in memory cannot be made
 };
 
-// The environment of a worker: the variables of ours that it needs, with the `credentials` or
-// without, how long its threads spin (executor/run/spin.h) unless ours says that already, and
-// nothing else.
-std::vector<std::string> WorkerEnvironment(const char* const* ours, bool credentials);
+// The environment of a worker: the variables of ours that it needs, how long its threads spin
+// (executor/run/spin.h) unless ours says that already, and nothing else. Credentials come with the
+// orders of ranks that may have them: what was once in a process' environment stays in its memory.
+std::vector<std::string> WorkerEnvironment(const char* const* ours);
 
 }  // namespace trainyard

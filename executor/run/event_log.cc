@@ -32,15 +32,21 @@ uint32_t GetU32(const char* in) {
   return value;
 }
 
-// Whether nothing but zeros lies from `offset` on: what a crash of the machine leaves of blocks
-// that were allocated and never written.
+// More zeros than a crash leaves: somebody made them, and whoever reads them is busy for long.
+constexpr int64_t kMostZeros = 16 << 20;
+// Likewise numbers that are so far apart: the next ones would be none.
+constexpr int64_t kLongestJump = int64_t{1} << 40;
+
+// Whether nothing but zeros, and not many, lies from `offset` on: what a crash of the machine
+// leaves of blocks that were allocated and never written.
 absl::StatusOr<bool> OnlyZerosFrom(int fd, int64_t offset, const std::string& path) {
-  for (;;) {
+  for (const int64_t most = offset + kMostZeros; offset < most;) {
     TY_ASSIGN_OR_RETURN(const std::string bytes, ReadAt(fd, offset, kChunkBytes, path));
     if (bytes.empty()) return true;
     if (bytes.find_first_not_of('\0') != std::string::npos) return false;
     offset += bytes.size();
   }
+  return false;
 }
 
 absl::Status Damaged(const std::string& path, EventPosition at, absl::string_view what) {
@@ -77,7 +83,8 @@ class RecordCursor {
     if (!event.ParseFromArray(payload.data(), static_cast<int>(length))) {
       return Damaged(path_, position_, "not an event");
     }
-    if (event.sequence() <= position_.sequence) {
+    if (event.sequence() <= position_.sequence ||
+        event.sequence() - position_.sequence > kLongestJump) {
       return Damaged(path_, position_, absl::StrCat("its sequence is ", event.sequence()));
     }
     position_ = {.offset = position_.offset + kHeaderBytes + length, .sequence = event.sequence()};

@@ -50,7 +50,8 @@ absl::Status GiveOrders(int socket, const Orders& orders, int state) {
                          {"kept_state_room", orders.kept_state_room},
                          {"environment", orders.environment}};
   if (orders.user) json["user"] = ToJson(*orders.user);
-  const std::string line = json.dump() + "\n";
+  const std::string line =
+      json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   if (line.size() > kLongestLine) {
     return absl::InvalidArgumentError(
         absl::StrCat("the orders have ", line.size(), " bytes, at most ", kLongestLine, " fit"));
@@ -86,8 +87,12 @@ absl::StatusOr<Orders> ParseOrders(const std::string& line) {
     orders.kept_state_room = json.value("kept_state_room", int64_t{0});
     orders.environment = json.value("environment", std::map<std::string, std::string>());
     return orders;
+  } catch (const nlohmann::json::parse_error& e) {
+    // Its text quotes what it could not read, which may be a secret.
+    return absl::InvalidArgumentError(
+        absl::StrCat("the orders cannot be read from byte ", e.byte, " on"));
   } catch (const nlohmann::json::exception& e) {
-    return absl::InvalidArgumentError(absl::StrCat("'", line, "': ", e.what()));
+    return absl::InvalidArgumentError(absl::StrCat("the orders cannot be read: ", e.what()));
   }
 }
 
@@ -111,11 +116,14 @@ absl::Status OrdersReader::Read(int socket) {
     state_.Reset(fd);
   }
   line_.append(bytes, n);
-  if (line_.size() > kLongestLine) return absl::UnavailableError("the agent sends no line");
-  if (line_.back() != '\n') return absl::OkStatus();
-  line_.pop_back();
-  done_ = true;
-  return absl::OkStatus();
+  const size_t end = line_.find('\n');
+  if (end != line_.npos) {
+    done_ = true;
+    rest_ = line_.substr(end + 1);
+    line_.resize(end);
+  }
+  return line_.size() > kLongestLine ? absl::UnavailableError("the agent sends no line")
+                                     : absl::OkStatus();
 }
 
 }  // namespace trainyard::run

@@ -53,10 +53,11 @@ class OrdersReader {
   // The line is whole.
   bool done() const { return done_; }
   const std::string& line() const { return line_; }
+  const std::string& rest() const { return rest_; }  // what was read behind the line
   FileDescriptor TakeState() { return std::move(state_); }
 
  private:
-  std::string line_;
+  std::string line_, rest_;
   FileDescriptor state_;
   bool done_ = false;
 };

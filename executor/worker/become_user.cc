@@ -33,7 +33,7 @@ absl::Status BecomeUser(const run::UnixUser& user) {
       saved != user.uid || setuid(0) == 0) {
     return absl::InternalError(absl::StrCat("does not run as '", user.name, "' all the same"));
   }
-  umask(027);
+  umask(027);  // the folders above its files say whether its group gets at them
   return absl::OkStatus();
 }
 

@@ -1,16 +1,22 @@
 #include "executor/worker/confine.h"
 
 #include <errno.h>
+#include <linux/capability.h>
 #include <linux/sched.h>
 #include <seccomp.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <memory>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "executor/worker/open_device.h"
@@ -34,7 +40,18 @@ constexpr const char* kRead[] = {"/usr",
                                  "/sys",
                                  "/run/systemd/resolve",
                                  "/run/nvidia-persistenced"};
-constexpr const char* kDevices = "/dev";  // whose own rights count
+// Devices, whose own rights count; of NVIDIA's there are as many as the machine has GPUs.
+constexpr const char* kDevices[] = {"/dev/null",    "/dev/zero",       "/dev/full", "/dev/random",
+                                    "/dev/urandom", "/dev/infiniband", "/dev/shm",  "/dev/gdrdrv"};
+constexpr char kNvidia[] = "nvidia";
+// Links to these lead to folders that differ between machines.
+constexpr const char* kLinked[] = {"/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf",
+                                   "/etc/localtime", "/etc/ssl/certs/ca-certificates.crt"};
+
+// Of root's capabilities those that a rank without a user of its own may need: to use files of
+// others, to become a user, to lock memory for the network.
+constexpr int kKept[] = {CAP_CHOWN,  CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER,  CAP_FSETID,
+                         CAP_SETGID, CAP_SETUID,       CAP_IPC_LOCK,        CAP_SYS_NICE};
 
 // What no training needs, and attackers do: to look into other processes, to change what programs
 // see of files and users, to load code into the kernel, and interfaces whose bugs gave root before.
@@ -101,7 +118,9 @@ class SystemCallFilter {
     if (filter_ == nullptr) error_ = ENOMEM;
   }
   void Forbid(int call, int error = EPERM) { Note(Rule(error, call, {})); }
-  void ForbidIf(int call, scmp_arg_cmp condition) { Note(Rule(EPERM, call, {condition})); }
+  void ForbidIf(int call, std::vector<scmp_arg_cmp> conditions) {
+    Note(Rule(EPERM, call, std::move(conditions)));
+  }
 
   // For all threads.
   absl::Status Enforce() {
@@ -135,6 +154,23 @@ absl::Status ForbidWhatNobodyNeeds() {
   return filter.Enforce();
 }
 
+absl::Status DropCapabilities() {
+  __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
+  __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3]{};
+  if (syscall(SYS_capget, &header, data) != 0) return ErrnoStatus(errno, "capget");
+  __user_cap_data_struct kept[_LINUX_CAPABILITY_U32S_3]{};
+  for (const int capability : kKept) {
+    kept[CAP_TO_INDEX(capability)].permitted |= CAP_TO_MASK(capability);
+  }
+  for (int i = 0; i < _LINUX_CAPABILITY_U32S_3; ++i) {
+    data[i].permitted &= kept[i].permitted;
+    data[i].effective = data[i].permitted;
+    data[i].inheritable = 0;
+  }
+  if (syscall(SYS_capset, &header, data) != 0) return ErrnoStatus(errno, "capset");
+  return absl::OkStatus();
+}
+
 absl::Status RestrictToRoots(const Roots& roots) {
   std::error_code error;
   FileRights rights{.read = {std::begin(kRead), std::end(kRead)}};
@@ -144,7 +180,16 @@ absl::Status RestrictToRoots(const Roots& roots) {
     if (!folder.empty()) rights.read.emplace_back(folder);
   }
   rights.read.insert(rights.read.end(), roots.data.begin(), roots.data.end());
-  rights.write = {kDevices, "."};
+  for (const char* const path : kLinked) {
+    const std::filesystem::path real = std::filesystem::canonical(path, error);
+    if (!error) rights.read.push_back(real);
+  }
+  rights.write = {std::begin(kDevices), std::end(kDevices)};
+  for (const auto& device : std::filesystem::directory_iterator("/dev", error)) {
+    const std::string name = device.path().filename();
+    if (absl::StartsWith(name, kNvidia)) rights.write.push_back(device.path());
+  }
+  rights.write.emplace_back(".");
   if (const std::string cache = CacheFolder(); !cache.empty()) rights.write.push_back(cache);
   rights.write.insert(rights.write.end(), roots.checkpoints.begin(), roots.checkpoints.end());
   return RestrictFiles(rights);
@@ -155,6 +200,10 @@ absl::Status RestrictToRoots(const Roots& roots) {
 absl::Status Confine(const Roots& roots) {
   const rlimit none{0, 0};
   setrlimit(RLIMIT_CORE, &none);
+  // Networks with remote access to memory lock it, as root could without a limit.
+  const rlimit all{RLIM_INFINITY, RLIM_INFINITY};
+  setrlimit(RLIMIT_MEMLOCK, &all);
+  TY_RETURN_IF_ERROR(DropCapabilities());
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return ErrnoStatus(errno, "no_new_privs");
   if (!roots.data.empty() || !roots.checkpoints.empty()) {
     TY_RETURN_IF_ERROR(RestrictToRoots(roots));
@@ -169,9 +218,31 @@ absl::Status ConfineToOneProcess() {
   filter.Forbid(SCMP_SYS(execveat));
   filter.Forbid(SCMP_SYS(fork));
   filter.Forbid(SCMP_SYS(vfork));
-  filter.ForbidIf(SCMP_SYS(clone), SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, 0));
+  filter.ForbidIf(SCMP_SYS(clone), {SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, 0)});
   // Its flags are in memory, where a filter cannot look. The C library then calls clone.
   filter.Forbid(SCMP_SYS(clone3), ENOSYS);
+  // Other processes of its user: by signals, and by asking the user's own services, which listen at
+  // UNIX sockets and start programs. NCCL's and our own such sockets are of datagrams.
+  const auto self = static_cast<scmp_datum_t>(getpid());
+  for (const int call :
+       {SCMP_SYS(kill), SCMP_SYS(tgkill), SCMP_SYS(rt_sigqueueinfo), SCMP_SYS(rt_tgsigqueueinfo)}) {
+    filter.ForbidIf(call, {SCMP_A0(SCMP_CMP_NE, self)});
+  }
+  filter.Forbid(SCMP_SYS(tkill));
+  filter.Forbid(SCMP_SYS(pidfd_send_signal));
+  for (const int type : {SOCK_STREAM, SOCK_SEQPACKET}) {
+    filter.ForbidIf(SCMP_SYS(socket),
+                    {SCMP_A0(SCMP_CMP_EQ, AF_UNIX),
+                     SCMP_A1(SCMP_CMP_MASKED_EQ, 0xf, static_cast<scmp_datum_t>(type))});
+  }
+  return filter.Enforce();
+}
+
+absl::Status ConfineToNoNetwork() {
+  if (TRAINYARD_FILTERS_CALLS != 1) return absl::OkStatus();
+  SystemCallFilter filter;
+  filter.Forbid(SCMP_SYS(socket), EACCES);
+  filter.Forbid(SCMP_SYS(socketpair), EACCES);
   return filter.Enforce();
 }
 

@@ -27,4 +27,7 @@ absl::Status Confine(const Roots& roots);
 // was opened, if it was opened beforehand.
 absl::Status ConfineToOneProcess();
 
+// No new socket, for all threads.
+absl::Status ConfineToNoNetwork();
+
 }  // namespace trainyard::worker

@@ -12,6 +12,7 @@
 #include "executor/worker/confine.h"
 #include "executor/worker/exit_code.h"
 #include "executor/worker/libraries_command.h"
+#include "executor/worker/look_command.h"
 #include "executor/worker/rank.h"
 #include "executor/worker/sample_command.h"
 #include "executor/worker/spin.h"
@@ -42,9 +43,9 @@ void Declare(CLI::App& app, Flags& flags) {
   app.add_flag("--confined", flags.confined,
                "with --standby: keep the kernel's means of attack from the rank");
   app.add_option("--data-root", flags.roots.data,
-                 "with --confined: of files, only these folders may be read");
+                 "with --confined, or look: of files, only these folders may be read");
   app.add_option("--checkpoint-root", flags.roots.checkpoints,
-                 "with --confined: and these be written");
+                 "with --confined, or look: and these be written");
   auto* standby = app.add_flag("--standby", flags.standby,
                                "wait warm for a rank, named by a JSON line on stdin");
   auto* spec = app.add_option("--spec", flags.alone.spec, "train this job file, with no server");
@@ -66,6 +67,8 @@ void Declare(CLI::App& app, Flags& flags) {
   run_dir->excludes(standby)->excludes(spec);
   standby->excludes(spec);
 
+  app.add_subcommand("look", "find out what the files of a job hold (used by the agent)")
+      ->fallthrough();
   app.add_subcommand("libraries", "print which versions of the libraries that it calls are here");
   app.add_subcommand("arithmetic", "print what the last digits of results on a device depend on")
       ->add_option("--device", flags.asked_device, "cpu, or cuda:I")
@@ -111,6 +114,7 @@ int Main(int argc, char** argv) {
   }
   SetUpLog("trainyard-worker");
   if (app.got_subcommand("sample")) return RunSample(flags.sample);
+  if (app.got_subcommand("look")) return RunLook(flags.roots);
   if (app.got_subcommand("libraries")) return RunLibraries();
   if (app.got_subcommand("arithmetic")) return RunArithmetic(flags.asked_device);
 

@@ -147,8 +147,8 @@ class AccessService final : public v1::AccessService::CallbackService {
     return RunCall(b_, Permission::kManageProjects, context, request,
                    [=, this](const Principal&, AuditNote& note) {
                      note.resource = request->name();
-                     note.detail = absl::StrCat("unix_user ", request->unix_user());
-                     return trainyard::SetProject(b_.stores.projects(), *request, response);
+                     return trainyard::SetProject(b_.stores.projects(), *request, response,
+                                                  note.detail);
                    });
   }
   grpc::ServerUnaryReactor* ListProjects(grpc::CallbackServerContext* context,

@@ -1,12 +1,14 @@
 #include "server/api/job_intake.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <map>
 #include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "executor/plan/layouts.h"
 #include "executor/plan/spec/mesh.h"
 #include "executor/plan/spec/spec.h"
@@ -24,9 +26,6 @@ namespace {
 // How long a list of the nodes serves submissions; only a job that seems not to fit has them read
 // again earlier.
 constexpr absl::Duration kNodesKept = absl::Seconds(5);
-// Likewise what was said of a project, of at most so many.
-constexpr absl::Duration kProjectsKept = absl::Seconds(1);
-constexpr size_t kMostProjectsKept = 1000;
 
 absl::Status TooLarge(int64_t bytes, absl::string_view what) {
   return FieldError("requests", absl::StrCat(bytes, " bytes ", what),
@@ -148,28 +147,16 @@ absl::Status JobIntake::CheckFitsOn(const std::vector<NodeRecord>& nodes, const 
   });
 }
 
-absl::StatusOr<FactsFrom> JobIntake::FactsOf(const std::string& project) {
-  const absl::Duration now = SystemClock().SinceBoot();
-  {
-    absl::MutexLock lock(&mu_);
-    const auto known = projects_.find(project);
-    if (known != projects_.end() && now - known->second.read < kProjectsKept) {
-      return known->second.facts;
-    }
-  }
-  const absl::StatusOr<ProjectRecord> found = stores_.projects().FindProject(project);
-  if (!found.ok() && !absl::IsNotFound(found.status())) return found.status();
-  const bool own_user = found.ok() && !found->unix_user.empty();
-  const FactsFrom facts = own_user ? FactsFrom::kSpecAlone : FactsFrom::kFilesAndSpec;
-  absl::MutexLock lock(&mu_);
-  if (projects_.size() >= kMostProjectsKept) projects_.clear();
-  projects_[project] = {.facts = facts, .read = now};
-  return facts;
-}
-
 absl::StatusOr<Sizing> JobIntake::Size(const JobRecord& job, SteadyTime until) {
-  TY_ASSIGN_OR_RETURN(const FactsFrom facts, FactsOf(job.project));
-  return sizer_.Size(job.spec, until, facts);
+  std::string why_not;
+  TY_ASSIGN_OR_RETURN(
+      const FactsFrom from,
+      facts_.Of(job, absl::Now() + absl::FromChrono(until - std::chrono::steady_clock::now()),
+                why_not));
+  const absl::StatusOr<Sizing> sizing = sizer_.Size(job.spec, until, from);
+  if (sizing.ok() || why_not.empty()) return sizing;
+  return absl::Status(sizing.status().code(),
+                      absl::StrCat(sizing.status().message(), "; ", why_not));
 }
 
 JobIntake::Plan JobIntake::MakePlan(JobRecord job, SteadyTime until) {

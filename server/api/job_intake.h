@@ -3,7 +3,6 @@
 // What SubmitJob and BatchSubmitJobs do for a caller who is admitted.
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "server/api/project_facts.h"
 #include "server/sizing/sizer.h"
 #include "storage/stores.h"
 #include "trainyard/v1/job_service.pb.h"
@@ -27,8 +27,12 @@ class JobIntake {
   using Foretell = std::function<std::optional<Reason>(const JobRecord&)>;
 
   // What is referred to outlives it.
-  JobIntake(Stores& stores, Sizer& sizer, Foretell foretell)
-      : stores_(stores), jobs_(stores.jobs()), sizer_(sizer), foretell_(std::move(foretell)) {}
+  JobIntake(Stores& stores, Sizer& sizer, ProjectFacts::Look look, Foretell foretell)
+      : stores_(stores),
+        jobs_(stores.jobs()),
+        sizer_(sizer),
+        facts_(stores.projects(), std::move(look)),
+        foretell_(std::move(foretell)) {}
 
   // True once nobody waits for the answer any more: then nothing is written.
   using Gone = std::function<bool()>;
@@ -76,9 +80,7 @@ class JobIntake {
     std::string none_fits;  // why, if none fits these: then `spec` is the job as it is
   };
 
-  // Of a project whose jobs run as a user of their own, the server's user reads no file.
   absl::StatusOr<Sizing> Size(const JobRecord& job, SteadyTime until);
-  absl::StatusOr<FactsFrom> FactsOf(const std::string& project);
   Plan MakePlan(JobRecord job, SteadyTime until);
   absl::StatusOr<Chosen> ChooseMesh(JobRecord job, SteadyTime until, const Gone& gone);
   Plan MakeOpenPlan(JobRecord job, SteadyTime until, const Gone& gone);
@@ -99,16 +101,12 @@ class JobIntake {
   Stores& stores_;
   JobStore& jobs_;
   Sizer& sizer_;
+  ProjectFacts facts_;
   const Foretell foretell_;
   absl::Mutex mu_;
   Nodes nodes_ ABSL_GUARDED_BY(mu_);  // as of a moment ago
   absl::Duration nodes_read_ ABSL_GUARDED_BY(mu_) =
       -absl::InfiniteDuration();  // on Clock::SinceBoot
-  struct KnownProject {
-    FactsFrom facts = FactsFrom::kFilesAndSpec;
-    absl::Duration read;  // on Clock::SinceBoot
-  };
-  std::map<std::string, KnownProject> projects_ ABSL_GUARDED_BY(mu_);  // as of a moment ago
 };
 
 // Limits of one call of BatchSubmitJobs.

@@ -68,9 +68,13 @@ class JobService final : public v1::JobService::CallbackService {
   explicit JobService(const ServiceDependencies& dependencies)
       : b_(dependencies),
         jobs_(b_.stores.jobs()),
-        intake_(b_.stores, b_.sizer, [&scheduler = b_.scheduler](const JobRecord& job) {
-          return scheduler.Foretell(job);
-        }) {}
+        intake_(
+            b_.stores, b_.sizer,
+            [&fleet = b_.fleet](const v1::LookRequest& request, absl::Time until, bool& unseen) {
+              return fleet.Look(request, until, unseen);
+            },
+            [&scheduler = b_.scheduler](const JobRecord& job) { return scheduler.Foretell(job); }) {
+  }
 
   grpc::ServerUnaryReactor* SubmitJob(grpc::CallbackServerContext* context,
                                       const v1::SubmitJobRequest* request,

@@ -7,6 +7,7 @@
 #include "server/api/convert.h"
 #include "server/api/names.h"
 #include "server/api/page_token.h"
+#include "storage/base/printable.h"
 #include "storage/base/status.h"
 
 namespace trainyard {
@@ -23,12 +24,14 @@ v1::Project ToProto(const ProjectRecord& project) {
 }  // namespace
 
 absl::Status SetProject(ProjectStore& store, const v1::SetProjectRequest& request,
-                        v1::Project* response) {
+                        v1::Project* response, std::string& change) {
   TY_ASSIGN_OR_RETURN(const std::string name, ParseProjectName("name", request.name(), false));
   absl::StatusOr<ProjectRecord> found = store.FindProject(name);
   if (absl::IsNotFound(found.status())) found = ProjectRecord{.name = name};
   TY_RETURN_IF_ERROR(found.status());
   if (request.has_unix_user()) {
+    change = absl::StrCat("unix_user '", found->unix_user, "' -> '",
+                          EscapedLine(request.unix_user().substr(0, 200)), "'");
     found->unix_user = request.unix_user();
     if (!found->unix_user.empty()) {
       TY_RETURN_IF_ERROR(Annotate(CheckUnixUser(found->unix_user), "unix_user"));

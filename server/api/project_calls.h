@@ -8,9 +8,10 @@
 
 namespace trainyard {
 
-// kInvalidArgument: the name, or what is said of the project.
+// kInvalidArgument: the name, or what is said of the project. `change`: what differs now, for the
+// audit.
 absl::Status SetProject(ProjectStore& store, const v1::SetProjectRequest& request,
-                        v1::Project* response);
+                        v1::Project* response, std::string& change);
 
 absl::Status ListProjects(ProjectStore& store, const v1::ListProjectsRequest& request,
                           v1::ListProjectsResponse* response);

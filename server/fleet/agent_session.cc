@@ -83,6 +83,7 @@ void AgentSession::EndLink(const absl::Status& status) {
     link = std::exchange(link_, nullptr);
   }
   logs_.Close(absl::UnavailableError("the node left; try again"));
+  looks_.Close(absl::UnavailableError("the node left; try again"));
   if (link != nullptr) link->Finish(status);
 }
 
@@ -185,6 +186,9 @@ absl::StatusOr<bool> AgentSession::Handle(const v1::AgentMessage& message) {
     case v1::AgentMessage::kLog:
       DeliverLog(message.log());
       return true;
+    case v1::AgentMessage::kLook:
+      looks_.TakeAnswer(message.look().request_id(), message.look());
+      return true;
     case v1::AgentMessage::kLeaving:
       TY_RETURN_IF_ERROR(TakeLeave(message.leaving()));
       return true;
@@ -232,8 +236,11 @@ absl::Status AgentSession::Register(const v1::Register& message) {
   welcome.mutable_welcome()->set_orphan_limit_ms(
       absl::ToInt64Milliseconds(fleet_.options_.orphan_limit));
   welcome.mutable_welcome()->set_metric_columns(true);
+  welcome.mutable_welcome()->set_unix_users(true);
   welcome.mutable_welcome()->set_protocol_version(AgreeOnProtocol(message).value_or(0));
   Send(welcome);
+  knows_unix_users_ = message.knows_unix_users();
+  looks_at_files_ = message.looks_at_files();  // what it is asked must come after the welcome
   fleet_.wakeups_.Wake("queue");
   NotifyChanged();  // sends the first set, and goes on trying should the store be away by now
   return absl::OkStatus();
@@ -266,6 +273,12 @@ absl::Status AgentSession::SendDesired(const NodeRanks& ranks_of_node) {
   for (const DesiredRank& rank : desired) {
     absl::StatusOr<v1::Assignment> assignment = MakeAssignment(
         rank, fleet_.options_.checkpoint_root, fleet_.clock_.Now(), fleet_.options_.lease);
+    const bool to_start = rank.rank.state == RankState::kAssigned;
+    if (to_start && !rank.unix_user.empty() && !knows_unix_users_) {
+      assignment = absl::UnavailableError(
+          absl::StrCat("nodes/", node_, " has an agent of before, which would not run it as '",
+                       rank.unix_user, "', as the project says"));
+    }
     if (!assignment.ok()) {
       TY_RETURN_IF_ERROR(
           EndRank({.agent = agent_, .rank = rank.rank.id}, assignment.status()).status());
@@ -305,18 +318,36 @@ void AgentSession::ReadLog(const v1::RankKey& rank, int64_t offset, int64_t max_
   fleet_.pool_.PostAfter(fleet_.options_.log_timeout, [weak = weak_from_this(), id] {
     const auto self = std::static_pointer_cast<AgentSession>(weak.lock());
     if (self == nullptr) return;
-    self->logs_.Answer(id, absl::UnavailableError("the node did not answer in time; try again"));
+    self->logs_.TakeAnswer(id,
+                           absl::UnavailableError("the node did not answer in time; try again"));
   });
 }
 
 void AgentSession::DeliverLog(const v1::LogChunk& chunk) {
   if (!chunk.error().empty()) {
-    return logs_.Answer(chunk.request_id(),
-                        absl::NotFoundError(absl::StrCat("nodes/", node_, ": ", chunk.error())));
+    return logs_.TakeAnswer(chunk.request_id(), absl::NotFoundError(absl::StrCat(
+                                                    "nodes/", node_, ": ", chunk.error())));
   }
-  logs_.Answer(chunk.request_id(), LogPiece{.data = chunk.data(),
-                                            .offset = std::max<int64_t>(chunk.offset(), 0),
-                                            .end = chunk.end()});
+  logs_.TakeAnswer(chunk.request_id(), LogPiece{.data = chunk.data(),
+                                                .offset = std::max<int64_t>(chunk.offset(), 0),
+                                                .end = chunk.end()});
+}
+
+void AgentSession::Look(v1::LookRequest request, absl::Duration patience,
+                        const LookRequests::Done& done) {
+  const std::string id = RandomHex(8);
+  v1::ServerMessage message;
+  request.set_request_id(id);
+  *message.mutable_look() = std::move(request);
+  if (!looks_.Ask(id, done, [&] { Send(message); })) {
+    return done(absl::UnavailableError("the node has just left; try again"));
+  }
+  fleet_.pool_.PostAfter(patience, [weak = weak_from_this(), id] {
+    const auto self = std::static_pointer_cast<AgentSession>(weak.lock());
+    if (self == nullptr) return;
+    self->looks_.TakeAnswer(id,
+                            absl::UnavailableError("the node did not answer in time; try again"));
+  });
 }
 
 void AgentSession::Finish(const absl::Status& status) {

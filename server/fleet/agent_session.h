@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <map>
@@ -12,8 +13,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "server/fleet/agent_link.h"
+#include "server/fleet/agent_requests.h"
 #include "server/fleet/fleet.h"
-#include "server/fleet/log_requests.h"
 #include "server/work/actor.h"
 #include "trainyard/v1/executor_service.pb.h"
 
@@ -41,6 +42,9 @@ class AgentSession : public Actor {
   void EndWith(const absl::Status& status);
   void ReadLog(const v1::RankKey& rank, int64_t offset, int64_t max_bytes,
                const LogRequests::Done& done);
+  void Look(v1::LookRequest request, absl::Duration patience, const LookRequests::Done& done);
+  // Whether its agent looks at files of jobs; known once it has registered.
+  bool looks_at_files() const { return looks_at_files_; }
 
  private:
   static constexpr absl::Duration kFirstRetry = absl::Milliseconds(100);
@@ -104,6 +108,7 @@ class AgentSession : public Actor {
   std::string node_;         // empty before Register
   AgentIdentity agent_{""};  // likewise
   std::string incarnation_;  // of this session: the agent's own and a part made here
+  bool knows_unix_users_ = false;
   int64_t desired_version_ = 0;
   std::string desired_fingerprint_;
   std::string desired_wishes_;      // NodeRanks::wishes, read before that version or later
@@ -131,7 +136,9 @@ class AgentSession : public Actor {
   std::shared_ptr<Renewal> renewal_ ABSL_GUARDED_BY(mu_);
   AgentLink* link_ ABSL_GUARDED_BY(mu_);  // null once it was told to finish
 
-  LogRequests logs_;  // closed before the link goes
+  LogRequests logs_;    // closed before the link goes
+  LookRequests looks_;  // likewise
+  std::atomic<bool> looks_at_files_ = false;
 };
 
 }  // namespace trainyard

@@ -1,17 +1,26 @@
 #include "server/fleet/fleet.h"
 
+#include <algorithm>
+#include <random>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "server/fleet/agent_session.h"
 #include "server/fleet/assignment.h"
+#include "storage/base/printable.h"
+#include "storage/base/status.h"
 
 namespace trainyard {
 namespace {
 
 constexpr int kCommitters = 2;
+constexpr size_t kMostLookers = 3;
+constexpr absl::Duration kLongestLook = absl::Seconds(18);  // an agent takes 15
+constexpr size_t kMostOfError = 65536;
 constexpr char kRevoked[] = "revoked:";
 
 std::vector<std::shared_ptr<EventCommitter>> MakeCommitters(TaskPool& pool, FleetStore& store,
@@ -116,6 +125,22 @@ std::shared_ptr<AgentSession> Fleet::SessionOf(const std::string& node) const {
   return found == by_node_.end() ? nullptr : found->second;
 }
 
+namespace {
+
+// What the agent says; of a liar's codes and bytes nothing else is believed.
+absl::Status ErrorOf(const v1::LookAnswer& answer, const std::string& node) {
+  const int code = answer.error().code();
+  const bool known = code == static_cast<int>(absl::StatusCode::kUnimplemented) ||
+                     code == static_cast<int>(absl::StatusCode::kUnavailable) ||
+                     code == static_cast<int>(absl::StatusCode::kFailedPrecondition);
+  return absl::Status(
+      known ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kInvalidArgument,
+      absl::StrCat(Printable(answer.error().message().substr(0, kMostOfError)),
+                   " (seen from nodes/", node, ")"));
+}
+
+}  // namespace
+
 void Fleet::ReadLog(const RankRecord& rank, int64_t offset, int64_t max_bytes,
                     const LogRequests::Done& done) {
   const std::shared_ptr<AgentSession> session = SessionOf(rank.node);
@@ -126,6 +151,55 @@ void Fleet::ReadLog(const RankRecord& rank, int64_t offset, int64_t max_bytes,
                      "connected to another replica")));
   }
   session->ReadLog(EncodeRankKey(rank), offset, max_bytes, done);
+}
+
+std::vector<std::pair<std::string, std::shared_ptr<AgentSession>>> Fleet::SomeThatLook() const {
+  std::vector<std::pair<std::string, std::shared_ptr<AgentSession>>> some;
+  static thread_local std::minstd_rand random(std::random_device{}());
+  absl::MutexLock lock(&mu_);
+  // A sample of them all: each of the first kMostLookers, or later one in their place.
+  size_t seen = 0;
+  for (const auto& [node, session] : by_node_) {
+    if (!session->looks_at_files()) continue;
+    ++seen;
+    if (some.size() < kMostLookers) {
+      some.emplace_back(node, session);
+    } else if (const size_t at = random() % seen; at < kMostLookers) {
+      some[at] = {node, session};
+    }
+  }
+  return some;
+}
+
+absl::StatusOr<v1::DataFacts> Fleet::Look(const v1::LookRequest& request, absl::Time until,
+                                          bool& unseen) {
+  absl::Status why = absl::UnavailableError(
+      "no node that looks at files as users of projects is connected to this server");
+  for (const auto& [node, session] : SomeThatLook()) {
+    const absl::Duration patience = std::min(kLongestLook, until - absl::Now());
+    if (patience <= absl::ZeroDuration()) break;
+    struct Answered {
+      absl::Notification done;
+      absl::StatusOr<v1::LookAnswer> answer = absl::UnknownError("not answered");
+    };
+    const auto answered = std::make_shared<Answered>();
+    session->Look(request, patience, [answered](absl::StatusOr<v1::LookAnswer> answer) {
+      answered->answer = std::move(answer);
+      answered->done.Notify();
+    });
+    answered->done.WaitForNotification();
+    const absl::StatusOr<v1::LookAnswer>& answer = answered->answer;
+    if (answer.ok() && answer->has_facts()) return answer->facts();
+    if (!answer.ok()) {
+      why = Annotate(answer.status(), absl::StrCat("nodes/", node));
+      continue;
+    }
+    unseen = answer->error().unseen();
+    why = ErrorOf(*answer, node);
+    const bool busy = absl::IsUnavailable(why);
+    if (!unseen && !busy) return why;
+  }
+  return why;
 }
 
 void Fleet::EndAll(const absl::Status& status) {

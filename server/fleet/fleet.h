@@ -11,18 +11,20 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "server/fleet/agent_link.h"
+#include "server/fleet/agent_requests.h"
 #include "server/fleet/event_committer.h"
 #include "server/fleet/lease_renewer.h"
-#include "server/fleet/log_requests.h"
 #include "server/work/task_pool.h"
 #include "storage/base/clock.h"
 #include "storage/fleet_store.h"
 #include "storage/records/node_key.h"
 #include "storage/wakeups.h"
+#include "trainyard/v1/facts.pb.h"
 
 namespace trainyard {
 
 class AgentSession;
+using LookRequests = AgentRequests<v1::LookAnswer>;
 
 struct FleetOptions {
   std::string checkpoint_root;  // URI
@@ -67,6 +69,14 @@ class Fleet {
   void ReadLog(const RankRecord& rank, int64_t offset, int64_t max_bytes,
                const LogRequests::Done& done);
 
+  // Has agents look at the files of a job as the user whom `request` names, one after the other, at
+  // most three, while they say that the files are not to be seen. May block until then.
+  //   kUnavailable  no agent that is connected to this server looks at files, or none answered
+  //   else          as the worker says (executor/facts/look.h); `unseen`, which stays false
+  //                 otherwise: the files are not to be seen from where somebody looked
+  absl::StatusOr<v1::DataFacts> Look(const v1::LookRequest& request, absl::Time until,
+                                     bool& unseen);
+
   // `why` not OK: the store is away. Ends every session, also those that begin until this is called
   // with OK, so that agents look for a server whose store answers.
   void SetStoreAway(const absl::Status& why);
@@ -84,6 +94,7 @@ class Fleet {
   void TakeOver(const std::string& node, const std::shared_ptr<AgentSession>& session);
   EventCommitter& CommitterOf(const std::string& job_uid) const;
   std::shared_ptr<AgentSession> SessionOf(const std::string& node) const;
+  std::vector<std::pair<std::string, std::shared_ptr<AgentSession>>> SomeThatLook() const;
   void EndAll(const absl::Status& status);
   void Forget(const AgentSession& session, const std::string& node);
 

@@ -94,40 +94,6 @@ absl::Status Receive(int socket, google::protobuf::MessageLite& message, SteadyT
   return absl::UnavailableError("the other end is of another build");
 }
 
-sizing::DataFacts ToMessage(const plan::DataFacts& facts) {
-  sizing::DataFacts message;
-  message.set_kind(static_cast<int32_t>(facts.kind));
-  message.set_height(facts.height);
-  message.set_width(facts.width);
-  message.set_channels(facts.channels);
-  message.set_classes(facts.classes);
-  message.set_vocab(facts.vocab);
-  message.set_dense(facts.dense);
-  message.set_categorical(facts.categorical);
-  message.set_buckets(facts.buckets);
-  message.set_train_size(facts.train_size);
-  message.set_validation_size(facts.validation_size);
-  message.set_held_bytes(facts.held_bytes);
-  message.set_bytes_per_thread(facts.bytes_per_thread);
-  return message;
-}
-
-plan::DataFacts FromMessage(const sizing::DataFacts& facts) {
-  return {.kind = static_cast<plan::DataFacts::Kind>(facts.kind()),
-          .height = facts.height(),
-          .width = facts.width(),
-          .channels = facts.channels(),
-          .classes = facts.classes(),
-          .vocab = facts.vocab(),
-          .dense = facts.dense(),
-          .categorical = facts.categorical(),
-          .buckets = facts.buckets(),
-          .train_size = facts.train_size(),
-          .validation_size = facts.validation_size(),
-          .held_bytes = facts.held_bytes(),
-          .bytes_per_thread = facts.bytes_per_thread()};
-}
-
 sizing::Answer ErrorAnswer(const absl::Status& status) {
   sizing::Answer answer;
   answer.mutable_error()->set_code(static_cast<int32_t>(status.code()));

@@ -12,7 +12,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "executor/plan/spec/facts.h"
 #include "trainyard/sizing/sizer.pb.h"
 
 namespace trainyard {
@@ -34,9 +33,6 @@ absl::Status Receive(int socket, google::protobuf::MessageLite& message,
                      SteadyTime deadline = SteadyTime::max());
 
 inline constexpr char kNoFiles[] = "no files";  // an identity that always holds
-
-sizing::DataFacts ToMessage(const plan::DataFacts& facts);
-plan::DataFacts FromMessage(const sizing::DataFacts& facts);
 
 sizing::Answer ErrorAnswer(const absl::Status& status);
 

@@ -22,6 +22,7 @@
 
 #include "absl/strings/numbers.h"
 #include "executor/data/files/regular_file.h"
+#include "executor/facts/facts_message.h"
 #include "server/sizing/file_identity.h"
 #include "server/sizing/frames.h"
 #include "server/sizing/limits.h"
@@ -77,15 +78,19 @@ bool LookedAtNoOthers(const std::vector<std::string>& paths) {
 
 sizing::Answer AnswerOf(Sizing sizing) {
   sizing::Answer answer;
-  *answer.mutable_sizing()->mutable_facts() = ToMessage(sizing.facts);
+  *answer.mutable_sizing()->mutable_facts() = facts::ToMessage(sizing.facts);
   *answer.mutable_sizing()->mutable_summary() = std::move(sizing.summary);
   return answer;
 }
 
 absl::StatusOr<sizing::Answer> Size(const v1::JobSpec& spec, const sizing::Question::Size& asks) {
   LookedAt().clear();
-  if (asks.spec_alone()) {
-    TY_ASSIGN_OR_RETURN(Sizing sizing, SizeJob(spec, FactsFrom::kSpecAlone, TellOfPlanning));
+  if (asks.spec_alone() || asks.has_facts()) {
+    FactsFrom from{.spec_alone = asks.spec_alone()};
+    if (asks.has_facts()) {
+      TY_ASSIGN_OR_RETURN(from.found, facts::FromMessage(asks.facts()));
+    }
+    TY_ASSIGN_OR_RETURN(Sizing sizing, SizeJob(spec, from, TellOfPlanning));
     sizing::Answer answer = AnswerOf(std::move(sizing));
     answer.mutable_sizing()->set_identity(kNoFiles);
     return answer;
@@ -98,7 +103,7 @@ absl::StatusOr<sizing::Answer> Size(const v1::JobSpec& spec, const sizing::Quest
     answer.set_unchanged(true);
     return answer;
   }
-  TY_ASSIGN_OR_RETURN(Sizing sizing, SizeJob(spec, FactsFrom::kFilesAndSpec, TellOfPlanning));
+  TY_ASSIGN_OR_RETURN(Sizing sizing, SizeJob(spec, {}, TellOfPlanning));
   answer = AnswerOf(std::move(sizing));
   // What was read is known only if the files stayed the same all the time.
   const bool same = before.has_value() && LookedAtNoOthers(*files) && identity() == before;

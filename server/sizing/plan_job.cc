@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "executor/facts/facts_message.h"
 #include "executor/plan/choose.h"
 #include "executor/plan/fit.h"
 #include "executor/plan/layouts.h"
@@ -19,17 +20,19 @@ auto After(double seconds) {
   return [end] { return std::chrono::steady_clock::now() > end; };
 }
 
-sizing::Answer Plan(const v1::JobSpec& spec, const sizing::Question::WhatFits& asked) {
+absl::StatusOr<sizing::Answer> Plan(const v1::JobSpec& spec,
+                                    const sizing::Question::WhatFits& asked) {
+  TY_ASSIGN_OR_RETURN(const plan::DataFacts facts, facts::FromMessage(asked.facts()));
   sizing::Answer answer;
-  answer.set_what_fits(plan::WhatFits(spec, FromMessage(asked.facts()), asked.slot_bytes()));
+  answer.set_what_fits(plan::WhatFits(spec, facts, asked.slot_bytes()));
   return answer;
 }
 
 absl::StatusOr<sizing::Answer> Plan(const v1::JobSpec& spec,
                                     const sizing::Question::ChooseMesh& asked) {
+  TY_ASSIGN_OR_RETURN(const plan::DataFacts facts, facts::FromMessage(asked.facts()));
   TY_ASSIGN_OR_RETURN(plan::ChosenMesh chosen,
-                      plan::ChooseMesh(spec, FromMessage(asked.facts()), asked.slot_bytes(),
-                                       After(asked.seconds())));
+                      plan::ChooseMesh(spec, facts, asked.slot_bytes(), After(asked.seconds())));
   sizing::Answer answer;
   sizing::Answer::Mesh& mesh = *answer.mutable_mesh();
   mesh.set_fits(chosen.fits);
@@ -42,13 +45,14 @@ absl::StatusOr<sizing::Answer> Plan(const v1::JobSpec& spec,
 
 absl::StatusOr<sizing::Answer> Plan(const v1::JobSpec& spec,
                                     const sizing::Question::PlanLayouts& asked) {
+  TY_ASSIGN_OR_RETURN(const plan::DataFacts facts, facts::FromMessage(asked.facts()));
   std::vector<plan::JobLayout> layouts;
   for (const sizing::Layout& layout : asked.layouts()) {
     layouts.push_back({.slots = layout.slots(),
                        .group = {.tensor = layout.tensor(), .pipeline = layout.pipeline()}});
   }
   TY_ASSIGN_OR_RETURN(const std::vector<v1::LayoutPlan> plans,
-                      plan::PlanLayouts(spec, FromMessage(asked.facts()), layouts,
+                      plan::PlanLayouts(spec, facts, layouts,
                                         {.flops_per_second = asked.flops_per_second(),
                                          .bytes_per_second = asked.bytes_per_second()},
                                         After(asked.seconds())));

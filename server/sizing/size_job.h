@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "executor/plan/spec/facts.h"
@@ -13,19 +15,21 @@ struct Sizing {
   v1::PlanSummary summary;
 };
 
-// Who may not have files read for it has to declare what they hold.
-enum class FactsFrom { kFilesAndSpec, kSpecAlone };
+// Where facts of the data come from.
+struct FactsFrom {
+  // The server's user may read no file for the job: what its spec declares has to do.
+  bool spec_alone = false;
+  std::optional<plan::DataFacts> found;  // by somebody else, who has looked at all files
+};
 
-// Reads the facts of the data (or takes what the spec declares), plans a step and, where this
-// machine sees the weights that the job begins with, checks them against the plan. `spec` must come
-// from ResolveSpec.
+// Finds the facts of the data, plans a step and, where this machine sees the weights that the job
+// begins with, checks them against the plan. `spec` must come from ResolveSpec.
 //   kInvalidArgument  a file that cannot be read and whose facts are not declared, a model that
 //                     does not fit its data, weights to begin with that do not fit the model: names
 //                     the field. A folder of weights that is not seen is left to the worker.
 //   kUnimplemented    what is not built
-// From the spec alone, no file is looked at. Calls `plans` between reading and planning.
+// Calls `plans` between reading and planning.
 absl::StatusOr<Sizing> SizeJob(
-    const v1::JobSpec& spec, FactsFrom from = FactsFrom::kFilesAndSpec,
-    absl::FunctionRef<void()> plans = [] {});
+    const v1::JobSpec& spec, const FactsFrom& from = {}, absl::FunctionRef<void()> plans = [] {});
 
 }  // namespace trainyard

@@ -11,7 +11,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/sizing/spoken_field.h"
+#include "executor/facts/facts_message.h"
+#include "executor/facts/spoken_field.h"
 #include "storage/base/digest.h"
 #include "storage/base/status.h"
 
@@ -140,14 +141,16 @@ absl::StatusOr<sizing::Answer> Sizer::AskHelpers(SizerLane& first, const sizing:
   return Failure(*patient, question, patient_.limits());
 }
 
-absl::StatusOr<Sizing> Sizer::Look(const std::string& key, const std::string& spec, FactsFrom from,
-                                   SteadyTime until) {
+absl::StatusOr<Sizing> Sizer::Look(const std::string& key, const std::string& spec,
+                                   const FactsFrom& from, SteadyTime until) {
   const SteadyTime looked = std::chrono::steady_clock::now();
   const std::shared_ptr<const KnownSizing> known = cache_.Find(key).known;
   sizing::Question question;
   question.set_spec(spec);
   question.mutable_size()->set_identity(known == nullptr ? "" : known->identity);
-  question.mutable_size()->set_spec_alone(from == FactsFrom::kSpecAlone);
+  question.mutable_size()->set_spec_alone(from.spec_alone);
+  if (from.found.has_value())
+    *question.mutable_size()->mutable_facts() = facts::ToMessage(*from.found);
   absl::StatusOr<sizing::Answer> answer = AskHelpers(quick_, question, until);
   if (answer.ok() && answer->unchanged() && known != nullptr) {
     cache_.StillHolds(key, *known, looked);
@@ -158,15 +161,19 @@ absl::StatusOr<Sizing> Sizer::Look(const std::string& key, const std::string& sp
   TY_RETURN_IF_ERROR(answer.status());
   ++made_;
   sizing::Answer::Sizing& made = *answer->mutable_sizing();
-  Sizing sizing{.facts = FromMessage(made.facts()), .summary = std::move(*made.mutable_summary())};
+  Sizing sizing{.summary = std::move(*made.mutable_summary())};
+  TY_ASSIGN_OR_RETURN(sizing.facts, facts::FromMessage(made.facts()));
   if (!made.identity().empty()) cache_.Put(key, {sizing, made.identity()}, looked);
   return sizing;
 }
 
-absl::StatusOr<Sizing> Sizer::Size(const std::string& spec, SteadyTime until, FactsFrom from) {
+absl::StatusOr<Sizing> Sizer::Size(const std::string& spec, SteadyTime until,
+                                   const FactsFrom& from) {
   until = AtMost(until);
-  const std::string key =
-      absl::StrCat(Sha256Hex(spec), from == FactsFrom::kSpecAlone ? " alone" : "");
+  std::string asked = spec;
+  if (from.spec_alone) asked += " alone";
+  if (from.found.has_value()) asked += facts::ToMessage(*from.found).SerializeAsString();
+  const std::string key = Sha256Hex(asked);
   const SteadyTime now = std::chrono::steady_clock::now();
   const auto [known, looked] = cache_.Find(key);
   if (known != nullptr && (known->identity == kNoFiles ||
@@ -181,7 +188,7 @@ absl::StatusOr<std::string> Sizer::WhatFits(const std::string& spec, const plan:
                                             int64_t slot_bytes, SteadyTime until) {
   sizing::Question question;
   question.set_spec(spec);
-  *question.mutable_what_fits()->mutable_facts() = ToMessage(facts);
+  *question.mutable_what_fits()->mutable_facts() = facts::ToMessage(facts);
   question.mutable_what_fits()->set_slot_bytes(slot_bytes);
   const SteadyTime soon = FromNow(kLongestAdvice);
   TY_ASSIGN_OR_RETURN(SizerProcess::Outcome told,
@@ -198,7 +205,7 @@ absl::StatusOr<plan::ChosenMesh> Sizer::ChooseMesh(const std::string& spec,
   sizing::Question question;
   question.set_spec(spec);
   sizing::Question::ChooseMesh& asks = *question.mutable_choose_mesh();
-  *asks.mutable_facts() = ToMessage(facts);
+  *asks.mutable_facts() = facts::ToMessage(facts);
   asks.set_slot_bytes(slot_bytes);
   asks.set_seconds(SecondsUntil(until, options_.longest_search));
   TY_ASSIGN_OR_RETURN(sizing::Answer answer, AskHelpers(planning_, question, until));
@@ -217,7 +224,7 @@ absl::StatusOr<std::vector<v1::LayoutPlan>> Sizer::PlanLayouts(
   sizing::Question question;
   question.set_spec(spec);
   sizing::Question::PlanLayouts& asks = *question.mutable_plan_layouts();
-  *asks.mutable_facts() = ToMessage(facts);
+  *asks.mutable_facts() = facts::ToMessage(facts);
   for (const plan::JobLayout& layout : layouts) {
     sizing::Layout& one = *asks.add_layouts();
     one.set_slots(layout.slots);

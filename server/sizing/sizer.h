@@ -65,7 +65,7 @@ class Sizer {
   //   kUnavailable         no helper became free in time, it was killed from outside, or none can
   //                        be started: asking again may help; or it was not answered by `until`
   absl::StatusOr<Sizing> Size(const std::string& spec, SteadyTime until = SteadyTime::max(),
-                              FactsFrom from = FactsFrom::kFilesAndSpec);
+                              const FactsFrom& from = {});
 
   // As the functions of these names in executor/plan, of a serialized spec and the facts of its
   // sizing; with the errors of Size. A choice and layouts end early after `longest_search`, or
@@ -92,8 +92,8 @@ class Sizer {
  private:
   Sizer(const SizerOptions& options, const std::string& name, FileDescriptor program);
 
-  absl::StatusOr<Sizing> Look(const std::string& key, const std::string& spec, FactsFrom from,
-                              SteadyTime until);
+  absl::StatusOr<Sizing> Look(const std::string& key, const std::string& spec,
+                              const FactsFrom& from, SteadyTime until);
   // Asks in `first`, and where its limits are too narrow in the patient lane.
   absl::StatusOr<sizing::Answer> AskHelpers(SizerLane& first, const sizing::Question& question,
                                             SteadyTime until);

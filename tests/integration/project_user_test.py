@@ -93,8 +93,6 @@ class ProjectUserTest(unittest.TestCase):
         yard.wait_for(name, resources_pb.RUNNING)
         ranks = eventually(lambda: len(found := yard.workers()) == 2 and found, 30, "two ranks")
         yard.wait_for_step(name, 20)
-        self.assertEqual(["AWS_" in pathlib.Path(f"/proc/{pid}/environ").read_text() for _, _, pid in sorted(ranks)],
-                         [True, False], "--require-user passes no credentials of the agent's on")
         for agent, rank, pid in ranks:
             status = status_of(pid)
             self.assertEqual(set(status["Uid"].split()), {str(self.user.pw_uid)})
@@ -102,6 +100,7 @@ class ProjectUserTest(unittest.TestCase):
             self.assertEqual(status["Groups"].split(), [str(self.user.pw_gid)])
             for field, value in (("CapPrm", "0" * 16), ("CapEff", "0" * 16), ("NoNewPrivs", "1"), ("Seccomp", "2")):
                 self.assertEqual(status[field], value, field)
+            self.assertNotIn("AWS_", pathlib.Path(f"/proc/{pid}/environ").read_text())
             self.assertRegex(pathlib.Path(f"/proc/{pid}/limits").read_text(), r"Max core file size +0 +0 ")
             folder = pathlib.Path(yard.state_dirs[agent], "ranks", rank)
             self.assertEqual(stat.S_IMODE(folder.stat().st_mode), 0o2710)
@@ -120,7 +119,7 @@ class ProjectUserTest(unittest.TestCase):
         yard.admin("cancel", name)
         self.assertTrue(watcher.join(60))
         project = pathlib.Path(yard.dir, "checkpoints/vision")
-        self.assertEqual((project.stat().st_uid, stat.S_IMODE(project.stat().st_mode)), (self.user.pw_uid, 0o750))
+        self.assertEqual((project.stat().st_uid, stat.S_IMODE(project.stat().st_mode)), (self.user.pw_uid, 0o700))
         written = [file for file in project.rglob("*") if file.is_file()]
         self.assertTrue(written)
         for file in written:
@@ -135,24 +134,41 @@ class ProjectUserTest(unittest.TestCase):
         outside.write_text("the word is swordfish " * 1000)
         os.chmod(outside, 0o644)
         (data / "link.txt").symlink_to(outside)
-        for path in (secret, outside, data / "link.txt", data / "../outside.txt"):
-            message = self.fails(self.spec(str(path)), "Permission denied")
-            self.assertNotIn("swordfish", message)
-        outside_from = self.spec(self.text)
-        outside_from["fine_tune"] = {"from": self.yard.dir + "/checkpoints/other/job/step-00000001"}
         os.makedirs(self.yard.dir + "/checkpoints/other/job/step-00000001")
         os.chmod(self.yard.dir + "/checkpoints/other", 0o700)
-        self.fails(outside_from, "Permission denied")
+        for path in (secret, outside, data / "link.txt", data / "../outside.txt",
+                     self.yard.dir + "/checkpoints/other/job/step-00000001/model.safetensors"):
+            message = self.fails(self.spec(str(path)), "Permission denied")
+            self.assertNotIn("swordfish", message)
 
-    def test_server_reads_no_file_for_the_project(self):
+    def test_nodes_look_at_files_as_the_user_and_the_server_does_not(self):
+        yard = self.yard
         spec = self.spec(self.text)
-        spec["data"]["text"].update(tokenizer="CHARACTERS")
+        spec["data"]["text"].update(tokenizer="CHARACTERS")  # so that somebody has to look
+        job = yard.end_of(yard.submit_in("vision", spec))
+        self.assertEqual(job.state, resources_pb.SUCCEEDED, job)
+        hidden = pathlib.Path(yard.dir, "data/hidden.txt")
+        hidden.write_text("the word is swordfish " * 1000)
+        os.chmod(hidden, 0o600)  # the server's user, root, could read it
+        spec["data"]["text"].update(path=str(hidden))
+        refused = self.refused("vision", spec)
+        for words in ("spec.data", "Permission denied", f"user {USER} must be able to read", "seen from nodes/node-"):
+            self.assertIn(words, refused.details())
+        self.assertNotIn("swordfish", refused.details())
+        broken = pathlib.Path(yard.dir, "data/images")
+        broken.write_text("no images")
+        classes = {"model": {"mlp": {"hidden": [8]}}, "training": {"steps": 1, "batch_size": 8}, "data": {"idx": {
+            "train_images": str(broken), "train_labels": str(broken)}}, "schedule": {"learning_rate": 0.1}, "optimizer": {"sgd": {}}}
+        self.assertIn(str(broken), self.refused("vision", classes).details())
+        # Others' jobs still have theirs read by the server's own user.
+        spec["data"]["text"].update(path=self.text)
+        self.assertEqual(yard.end_of(yard.submit_in("open", spec)).state, resources_pb.SUCCEEDED)
+
+    def refused(self, project, spec):
         with self.assertRaises(grpc.RpcError) as refused:
-            self.yard.submit_in("vision", spec)
-        self.assertEqual(refused.exception.code(), grpc.StatusCode.INVALID_ARGUMENT)
-        self.assertIn("must declare", refused.exception.details())
-        # Others' jobs still have theirs read, by the server's own user.
-        self.assertEqual(self.yard.end_of(self.yard.submit_in("open", self.spec(self.text))).state, resources_pb.SUCCEEDED)
+            self.yard.submit_in(project, spec)
+        self.assertEqual(refused.exception.code(), grpc.StatusCode.INVALID_ARGUMENT, refused.exception.details())
+        return refused.exception
 
     def test_project_whose_user_cannot_be_is_told_why(self):
         yard = self.yard
@@ -164,7 +180,7 @@ class ProjectUserTest(unittest.TestCase):
             self.assertIn(words, job.reason.message)
         self.assertRegex(yard.admin("admin", "project", "list"), r"system +daemon ")
         theirs = pathlib.Path(yard.dir, "checkpoints/theirs")
-        theirs.mkdir()
+        theirs.mkdir(0o700)
         yard.admin("admin", "project", "set", "theirs", "--unix-user", USER)
         job = yard.end_of(yard.submit_in("theirs", self.spec(self.text)))
         self.assertIn(f"chown -R {USER}: {theirs}", job.reason.message)

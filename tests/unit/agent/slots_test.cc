@@ -11,6 +11,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "executor/agent/gpu_monitor.h"
+#include "executor/agent/project_environment.h"
 #include "executor/agent/warm_workers.h"
 #include "storage/base/file.h"
 #include "tests/unit/run/scratch.h"
@@ -214,15 +215,16 @@ TEST_F(SlotsTest, WorkersSeeOnlyWhatTheyNeedOfTheEnvironment) {
                               nullptr};
   const std::vector<std::string> expected = {"CUDA_DEVICE_ORDER=PCI_BUS_ID", "PATH=/bin",
                                              "OMP_NUM_THREADS=3", "GOMP_SPINCOUNT=1000"};
-  EXPECT_EQ(WorkerEnvironment(ours, false), expected);
-  EXPECT_THAT(WorkerEnvironment(ours, true), ::testing::Contains("AWS_SECRET_ACCESS_KEY=x"));
+  EXPECT_EQ(WorkerEnvironment(ours), expected);
+  EXPECT_THAT(OwnCredentials(ours),
+              ::testing::ElementsAre(::testing::Pair("AWS_SECRET_ACCESS_KEY", "x")));
 }
 
 TEST_F(SlotsTest, HowWorkersWaitIsTheUsersToSay) {
   for (const char* const own : {"GOMP_SPINCOUNT=7", "OMP_WAIT_POLICY=active"}) {
     const char* const ours[] = {own, nullptr};
     const std::vector<std::string> expected = {"CUDA_DEVICE_ORDER=PCI_BUS_ID", own};
-    EXPECT_EQ(WorkerEnvironment(ours, false), expected);
+    EXPECT_EQ(WorkerEnvironment(ours), expected);
   }
 }
 

@@ -112,6 +112,23 @@ TEST_F(EventLogTest, RecordTornAtAnyByteIsIgnoredAndOverwritten) {
   }
 }
 
+// A rank that runs as another user may write what it likes here, and its agent has others to tend.
+TEST_F(EventLogTest, EndlessZerosAndNumbersWithoutNextAreDamageAndTakeNoTime) {
+  ASSERT_TRUE(Writer()->Append(Metrics(1)).ok());
+  ASSERT_EQ(truncate(path_.c_str(), off_t{1} << 40), 0);  // a hole that takes hours to read
+  EventReader reader(path_);
+  EXPECT_THAT(Sequences(*reader.Read(1)), ::testing::ElementsAre(1));
+  EXPECT_EQ(reader.Read(1).status().code(), absl::StatusCode::kDataLoss);
+
+  SetContent("");
+  v1::RankEvent last = Metrics(1);
+  ASSERT_TRUE(EventWriter::OpenAt(path_, SystemClock(), {.sequence = (int64_t{1} << 62)})
+                  .value()
+                  ->Append(std::move(last))
+                  .ok());
+  EXPECT_EQ(EventReader(path_).Read(1).status().code(), absl::StatusCode::kDataLoss);
+}
+
 TEST_F(EventLogTest, ReaderWaitsForTheRestOfATornRecord) {
   ASSERT_TRUE(Writer()->Append(Metrics(1)).ok());
   const std::string whole = Content();

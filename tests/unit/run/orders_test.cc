@@ -72,6 +72,13 @@ TEST_F(OrdersTest, OfAnAgentOfBeforeComeThroughAPipe) {
   EXPECT_FALSE(reader_.TakeState().valid());
 }
 
+TEST_F(OrdersTest, MayHaveSomethingBehindThem) {
+  ASSERT_TRUE(GiveOrders(agent_.get(), {.run_directory = ".", .device = "cpu"}, -1).ok());
+  ASSERT_EQ(write(agent_.get(), "a\nb", 3), 3);
+  ASSERT_TRUE(Receive().ok());
+  EXPECT_EQ(reader_.rest(), "a\nb");
+}
+
 TEST_F(OrdersTest, EndWithTheAgent) {
   agent_.Reset(-1);
   EXPECT_EQ(Receive().status().code(), absl::StatusCode::kUnavailable);

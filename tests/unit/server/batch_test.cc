@@ -208,7 +208,7 @@ TEST_F(BatchTest, RowsThatMayBeSentAgainSayWhen) {
 TEST_F(BatchTest, OfACallerThatHasGoneWritesNothing) {
   auto sizer = Sizer::Start(Rig::FastOptions().sizer);
   ASSERT_TRUE(sizer.ok()) << sizer.status();
-  JobIntake intake(rig_.stores(), **sizer, [](const JobRecord&) { return std::nullopt; });
+  JobIntake intake(rig_.stores(), **sizer, nullptr, [](const JobRecord&) { return std::nullopt; });
   const v1::BatchSubmitJobsRequest batch = Batch({Row("a"), Row("b")});
   EXPECT_TRUE(absl::IsCancelled(intake.SubmitMany(batch, "ann", [] { return true; }).status()));
   EXPECT_EQ(Count(), 0u);
@@ -221,7 +221,7 @@ TEST_F(BatchTest, JobsAlikeArePlannedOnceEvenWhereNothingCanBeKept) {
   options.cache_bytes = 0;
   auto sizer = Sizer::Start(options);
   ASSERT_TRUE(sizer.ok()) << sizer.status();
-  JobIntake intake(rig_.stores(), **sizer, [](const JobRecord&) { return std::nullopt; });
+  JobIntake intake(rig_.stores(), **sizer, nullptr, [](const JobRecord&) { return std::nullopt; });
   v1::SubmitJobRequest row = Row("");
   v1::TextData& text = *row.mutable_job()->mutable_spec()->mutable_data()->mutable_text();
   text.set_path(path);

@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "executor/facts/facts_message.h"
 #include "executor/plan/choose.h"
 #include "executor/plan/fit.h"
 #include "executor/plan/layouts.h"
@@ -121,7 +122,7 @@ TEST(Frames, CarryWhatTheDataHolds) {
                                  .bytes_per_thread = 12};
   const auto [kind, height, width, channels, classes, vocab, dense, categorical, buckets,
               train_size, validation_size, held_bytes, bytes_per_thread] =
-      FromMessage(ToMessage(facts));
+      facts::FromMessage(facts::ToMessage(facts)).value();
   EXPECT_EQ(kind, facts.kind);
   EXPECT_THAT(
       (std::vector<int64_t>{height, width, channels, classes, vocab, dense, categorical, buckets,

@@ -9,6 +9,8 @@
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -146,6 +148,13 @@ TEST_F(ConfineTest, AnotherProcessIsOutOfReach) {
   }
   EXPECT_EQ(in_proc("status"), 0);
   EXPECT_EQ(Try([&] { return ErrorOf(kill(victim, SIGKILL)); }, user), EPERM);
+  EXPECT_EQ(Try([&] { return ErrorOf(kill(-1, 0)); }, user), EPERM);
+  EXPECT_EQ(Try([&] { return ErrorOf(kill(getpid(), 0)); }, user), 0);
+  // The user's own services would start programs for it.
+  EXPECT_EQ(Try([] { return ErrorOf(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)); }, user),
+            TRAINYARD_FILTERS_CALLS == 1 ? EPERM : 0);
+  EXPECT_EQ(Try([] { return ErrorOf(socket(AF_UNIX, SOCK_DGRAM, 0)); }, user), 0);
+  EXPECT_EQ(Try([] { return ErrorOf(socket(AF_INET, SOCK_STREAM, 0)); }, user), 0);
   kill(victim, SIGKILL);
   waitpid(victim, nullptr, 0);
 }
@@ -199,6 +208,14 @@ TEST_F(ConfineTest, WhatOnlyAttackersCallIsRefused) {
   EXPECT_EQ(Try([] { return ErrorOf(syscall(SYS_io_uring_setup, 1, nullptr)); }), EPERM);
   EXPECT_EQ(Try([] { return ErrorOf(syscall(SYS_keyctl, 0, 0, 0, 0, 0)); }), EPERM);
   EXPECT_EQ(Try([] { return ErrorOf(mknod("node", S_IFCHR | 0600, 0)); }), EPERM);
+}
+
+TEST_F(ConfineTest, RootKeepsOnlyWhatFilesOfOthersTake) {
+  if (geteuid() != 0) GTEST_SKIP() << "root alone has anything to lose";
+  EXPECT_EQ(Try([] { return ErrorOf(sethostname("x", 1)); }), EPERM);
+  EXPECT_EQ(Try([] { return Open("/dev/kmsg", O_RDONLY); }), EACCES);
+  EXPECT_EQ(Try([] { return ErrorOf(setpriority(PRIO_PROCESS, 0, -1)); }), 0);
+  EXPECT_EQ(Try([] { return ErrorOf(prctl(PR_CAPBSET_DROP, 0, 0, 0, 0)); }), EPERM);
 }
 
 TEST_F(ConfineTest, WhoHasBecomeAUserHasNoWayBack) {

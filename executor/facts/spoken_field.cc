@@ -1,4 +1,4 @@
-#include "server/sizing/spoken_field.h"
+#include "executor/facts/spoken_field.h"
 
 #include <google/protobuf/message.h>
 
