@@ -314,18 +314,19 @@ int Main(int argc, char** argv) {
     std::cerr << "trainyard-agent: --state-dir is required\n";
     return kExitUsage;
   }
-  if (options.ok()) FillArithmetic(options->worker.path, options->hello);
-  if (!options.ok()) {
-    std::cerr << "trainyard-agent: " << options.status().message() << "\n";
-    return absl::IsInvalidArgument(options.status()) ? kExitUsage : kExitFailed;
-  }
   // The signals are blocked before any thread starts, so that all threads inherit that and only the
-  // agent's loop reads them.
+  // agent's loop reads them; also before the devices are asked, which takes a while: who is asked to
+  // leave meanwhile leaves in order.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
   sigprocmask(SIG_BLOCK, &signals, nullptr);
+  if (options.ok()) FillArithmetic(options->worker.path, options->hello);
+  if (!options.ok()) {
+    std::cerr << "trainyard-agent: " << options.status().message() << "\n";
+    return absl::IsInvalidArgument(options.status()) ? kExitUsage : kExitFailed;
+  }
   const FileDescriptor signal_fd(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   Agent agent(*options, SystemClock());
   const absl::Status status = agent.Run(signal_fd.get());
