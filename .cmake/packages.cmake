@@ -12,6 +12,8 @@ find_package(spdlog CONFIG REQUIRED)
 find_package(nlohmann_json CONFIG REQUIRED)
 find_package(Protobuf REQUIRED)  # module mode: the config file is absent
 pkg_check_modules(YAML_CPP REQUIRED IMPORTED_TARGET yaml-cpp)
+pkg_check_modules(SECCOMP REQUIRED IMPORTED_TARGET libseccomp)
+find_package(CLI11 REQUIRED)
 
 # oneDNN's own config asks for OpenCL.
 find_library(DNNL_LIBRARY dnnl REQUIRED)

@@ -25,6 +25,7 @@
 #include "proto/tls/join_token_file.h"
 #include "proto/tls/pem_files.h"
 #include "storage/base/file.h"
+#include "storage/base/flags_file.h"
 #include "storage/base/ids.h"
 #include "storage/base/kernel_rights.h"
 #include "storage/base/log.h"
@@ -297,7 +298,7 @@ int Main(int argc, char** argv) {
   Declare(app, flags);
   app.set_version_flag("--version", TRAINYARD_VERSION);
   try {
-    app.parse(argc, argv);
+    ParseFlags(app, argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kExitUsage;
   }
@@ -315,8 +316,8 @@ int Main(int argc, char** argv) {
     return kExitUsage;
   }
   // The signals are blocked before any thread starts, so that all threads inherit that and only the
-  // agent's loop reads them; also before the devices are asked, which takes a while: who is asked to
-  // leave meanwhile leaves in order.
+  // agent's loop reads them; also before the devices are asked, which takes a while: who is asked
+  // to leave meanwhile leaves in order.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);

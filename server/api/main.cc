@@ -26,6 +26,7 @@
 #include "server/auth/shown_certificate.h"
 #include "server/auth/token_file.h"
 #include "storage/base/file.h"
+#include "storage/base/flags_file.h"
 #include "storage/base/log.h"
 #include "storage/base/retry_pause.h"
 #include "storage/base/server_list.h"
@@ -372,16 +373,13 @@ int Main(int argc, char** argv) {
   Declare(app, flags);
   CLI::App* show_authority = app.add_subcommand(
       "authority", "print the certificate of the yard's own authority, for agents and clients");
-  std::string authority_database;
-  show_authority->add_option("--database", authority_database, "libpq connection string")
-      ->required();
+  show_authority->add_option("--database", flags.database, "libpq connection string");
   CLI::App* migrate =
       app.add_subcommand("migrate", "bring the database's tables up to date, and end");
-  std::string migrate_database;
-  migrate->add_option("--database", migrate_database, "libpq connection string")->required();
+  migrate->add_option("--database", flags.database, "libpq connection string");
   app.set_version_flag("--version", TRAINYARD_VERSION);
   try {
-    app.parse(argc, argv);
+    ParseFlags(app, argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
@@ -389,13 +387,16 @@ int Main(int argc, char** argv) {
   SetUpLog("trainyard-server");
   gpr_set_log_function(LogForGrpc);
   absl::Status status;
-  if (migrate->parsed()) {
-    status = Persist(signals, "migrate", [&] { return postgres::Migrate(migrate_database); });
-  } else if (show_authority->parsed()) {
-    status = PrintAuthority(authority_database, signals);
-  } else if (flags.database.empty() || flags.checkpoint_root.empty()) {
-    std::cerr << "trainyard-server: --database and --checkpoint-root are needed; see --help\n";
+  const bool serves = !migrate->parsed() && !show_authority->parsed();
+  if (flags.database.empty() || (serves && flags.checkpoint_root.empty())) {
+    std::cerr << "trainyard-server: --database "
+              << (serves ? "and --checkpoint-root are needed" : "is needed") << "; see --help\n";
     return 2;
+  }
+  if (migrate->parsed()) {
+    status = Persist(signals, "migrate", [&] { return postgres::Migrate(flags.database); });
+  } else if (show_authority->parsed()) {
+    status = PrintAuthority(flags.database, signals);
   } else {
     status = Serve(flags, signals);
   }
