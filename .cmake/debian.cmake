@@ -50,8 +50,10 @@ debian_package(agent trainyard-agent "The agent of a Trainyard node: runs what t
 debian_package(${worker} trainyard-${worker} "The engine of Trainyard: one process for one rank" "")
 string(TOUPPER ${worker} upper)
 if(TRAINYARD_HAVE_CUDA)
-  # CUDA, cuDNN and NCCL come from NVIDIA, whose packages are named otherwise on each machine.
+  # CUDA, cuDNN and NCCL come from NVIDIA, whose packages are named otherwise on each machine: with them dpkg-shlibdeps fails.
   set(CPACK_DEBIAN_${upper}_PACKAGE_SHLIBDEPS OFF)
+  set(CPACK_DEBIAN_${upper}_PACKAGE_DEPENDS
+      "libabsl20220623 (>= 0~20220623.0-1), libc6 (>= 2.34), libdnnl2 (>= 2.2.2), libfmt9 (>= 9.1.0+ds1), libgcc-s1 (>= 4.2), libgomp1 (>= 4.9), libjpeg62-turbo (>= 1:1.5.0), libpng16-16 (>= 1.6.2-1), libprotobuf32 (>= 3.21.12), libseccomp2 (>= 2.1.0), libspdlog1.10-fmt9, libssl3 (>= 3.0.0), libstdc++6 (>= 11), libyaml-cpp0.7 (>= 0.7.0), zlib1g (>= 1:1.1.4)")
   set(CPACK_DEBIAN_${upper}_PACKAGE_CONFLICTS trainyard-worker)
 else()
   set(CPACK_DEBIAN_${upper}_PACKAGE_CONFLICTS trainyard-worker-cuda)

@@ -244,6 +244,7 @@ void Agent::HandleInbox() {
       case LinkEvent::kDown:
         up_ = false;
         desired_is_fresh_ = false;
+        if (looks_ != nullptr) looks_->ForgetWaiting();
         break;
       case LinkEvent::kRefused:
         // Another agent may have this node's name, and so its slots, by now: our orphans must not

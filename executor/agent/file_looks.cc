@@ -2,21 +2,27 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <spdlog/spdlog.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "executor/agent/log_file.h"
 #include "executor/run/orders.h"
+#include "executor/run/run_directory.h"
 #include "storage/base/file.h"
+#include "storage/base/ids.h"
 #include "storage/base/status.h"
 
 namespace trainyard {
 namespace {
 
 constexpr size_t kLargestAnswer = 1 << 20;
+constexpr absl::Duration kToldWithin = absl::Seconds(5);
 constexpr absl::Duration kGonePatience = absl::Seconds(1);
 constexpr absl::Duration kBetweenLooksAtStop = absl::Milliseconds(200);
 
@@ -47,8 +53,12 @@ FileLooks::~FileLooks() {
 void FileLooks::Ask(v1::LookRequest request) {
   {
     absl::MutexLock lock(&mu_);
-    if (waiting_.size() < kMostWaiting) {
-      waiting_.push_back(std::move(request));
+    const auto same = [&](const Waiting& one) {
+      return one.request.unix_user() == request.unix_user();
+    };
+    if (waiting_.size() < kMostWaiting &&
+        absl::c_count_if(waiting_, same) < static_cast<ptrdiff_t>(kMostWaitingOfUser)) {
+      waiting_.push_back({std::move(request), absl::Now()});
       return;
     }
   }
@@ -56,6 +66,11 @@ void FileLooks::Ask(v1::LookRequest request) {
       request.request_id(),
       absl::UnavailableError("the node is busy with the files of other submissions; try again"),
       false));
+}
+
+void FileLooks::ForgetWaiting() {
+  absl::MutexLock lock(&mu_);
+  waiting_.clear();
 }
 
 void FileLooks::WithPids(const std::function<void(const std::set<pid_t>& pids)>& act) {
@@ -73,8 +88,10 @@ void FileLooks::Run() {
       };
       mu_.Await(absl::Condition(&due));
       if (stop_) return;
-      request = std::move(waiting_.front());
+      Waiting next = std::move(waiting_.front());
       waiting_.pop_front();
+      if (absl::Now() - next.asked > kLongest) continue;  // the server has given it up
+      request = std::move(next.request);
     }
     v1::LookAnswer answer = Look(request);
     {
@@ -86,7 +103,9 @@ void FileLooks::Run() {
 }
 
 v1::LookAnswer FileLooks::Look(const v1::LookRequest& request) {
-  absl::StatusOr<v1::LookAnswer> answer = AskWorker(request);
+  const std::string log = absl::StrCat(options_.folder, "/", RandomHex(8));
+  absl::StatusOr<v1::LookAnswer> answer = AskWorker(request, log);
+  unlink(log.c_str());
   if (!answer.ok()) {
     // Another node may know the user.
     const bool unseen = absl::IsNotFound(answer.status());
@@ -96,7 +115,8 @@ v1::LookAnswer FileLooks::Look(const v1::LookRequest& request) {
   return *std::move(answer);
 }
 
-absl::StatusOr<v1::LookAnswer> FileLooks::AskWorker(const v1::LookRequest& request) {
+absl::StatusOr<v1::LookAnswer> FileLooks::AskWorker(const v1::LookRequest& request,
+                                                    const std::string& log) {
   if (request.unix_user().empty()) {
     return absl::InvalidArgumentError("nobody was named as whom to look");
   }
@@ -105,10 +125,13 @@ absl::StatusOr<v1::LookAnswer> FileLooks::AskWorker(const v1::LookRequest& reque
   if (!user.ok()) return absl::NotFoundError(user.status().message());
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-    return ErrnoStatus(errno, "socketpair");
+    return absl::UnavailableError(ErrnoStatus(errno, "socketpair").message());
   }
   FileDescriptor its_end(ends[0]);
   const FileDescriptor our_end(ends[1]);
+  // One that does not read what it is told is not waited for.
+  const timeval patience = absl::ToTimeval(kToldWithin);
+  setsockopt(our_end.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
   absl::StatusOr<Process> process = absl::UnknownError("not started");
   {
     absl::MutexLock lock(&processes_mu_);
@@ -119,8 +142,8 @@ absl::StatusOr<v1::LookAnswer> FileLooks::AskWorker(const v1::LookRequest& reque
                               .environment = WorkerEnvironment(environ),
                               .folder = options_.folder,
                               .stdin_fd = its_end.get(),
-                              .output_path = "/dev/null"});
-    if (!process.ok()) return process.status();
+                              .output_path = log});
+    if (!process.ok()) return absl::UnavailableError(process.status().message());
     pids_.insert(process->id().pid);
   }
   its_end.Reset(-1);
@@ -166,6 +189,12 @@ absl::StatusOr<v1::LookAnswer> FileLooks::AskWorker(const v1::LookRequest& reque
   if (!bytes.empty() && answer.ParseFromString(bytes) &&
       answer.says_case() != v1::LookAnswer::SAYS_NOT_SET) {
     return answer;
+  }
+  if (end && end->code == run::kExitInternal) {
+    const std::string why = LogFile(log).LastLines(1000);
+    spdlog::error("cannot look at files as {}: {}", request.unix_user(), why);
+    return absl::UnavailableError(
+        absl::StrCat("the node cannot look at files as '", request.unix_user(), "': ", why));
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "spec.data: the process that looked at the files ended by ",

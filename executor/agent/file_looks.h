@@ -24,6 +24,7 @@ class FileLooks {
  public:
   static constexpr int kAtOnce = 2;
   static constexpr size_t kMostWaiting = 32;
+  static constexpr size_t kMostWaitingOfUser = 8;
   static constexpr absl::Duration kLongest = absl::Seconds(15);
 
   struct Options {
@@ -38,8 +39,12 @@ class FileLooks {
   // Ends the processes; what was asked is not answered any more.
   ~FileLooks();
 
-  // Does not wait. What more than kMostWaiting wait for is answered at once: kUnavailable.
+  // Does not wait. What more than kMostWaiting, or kMostWaitingOfUser, wait for is answered at
+  // once: kUnavailable.
   void Ask(v1::LookRequest request);
+
+  // Whoever asked waits no more.
+  void ForgetWaiting();
 
   // Calls `act` with the processes that look. None starts meanwhile.
   void WithPids(const std::function<void(const std::set<pid_t>& pids)>& act);
@@ -47,12 +52,16 @@ class FileLooks {
  private:
   void Run();
   v1::LookAnswer Look(const v1::LookRequest& request);
-  absl::StatusOr<v1::LookAnswer> AskWorker(const v1::LookRequest& request);
+  absl::StatusOr<v1::LookAnswer> AskWorker(const v1::LookRequest& request, const std::string& log);
 
   const Options options_;
   const std::function<void(v1::LookAnswer)> answer_;
   absl::Mutex mu_;
-  std::deque<v1::LookRequest> waiting_ ABSL_GUARDED_BY(mu_);
+  struct Waiting {
+    v1::LookRequest request;
+    absl::Time asked;
+  };
+  std::deque<Waiting> waiting_ ABSL_GUARDED_BY(mu_);
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   absl::Mutex processes_mu_;
   std::set<pid_t> pids_ ABSL_GUARDED_BY(processes_mu_);

@@ -232,7 +232,7 @@ absl::Status ConfineToOneProcess() {
   filter.Forbid(SCMP_SYS(pidfd_send_signal));
   for (const int type : {SOCK_STREAM, SOCK_SEQPACKET}) {
     filter.ForbidIf(SCMP_SYS(socket),
-                    {SCMP_A0(SCMP_CMP_EQ, AF_UNIX),
+                    {SCMP_A0(SCMP_CMP_MASKED_EQ, 0xffffffff, AF_UNIX),
                      SCMP_A1(SCMP_CMP_MASKED_EQ, 0xf, static_cast<scmp_datum_t>(type))});
   }
   return filter.Enforce();

@@ -28,8 +28,8 @@ constexpr size_t kLargestRequest = size_t{4} << 20;
 
 // `begun`: what of the request was read with the orders.
 absl::Status Prepare(const Roots& roots, std::string& begun) {
+  alarm(kMostSeconds);  // to open a root may hang
   TY_RETURN_IF_ERROR(Confine(roots));
-  alarm(kMostSeconds);
   run::OrdersReader reader;
   while (!reader.done()) TY_RETURN_IF_ERROR(reader.Read(STDIN_FILENO));
   begun = reader.rest();

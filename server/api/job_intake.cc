@@ -148,15 +148,16 @@ absl::Status JobIntake::CheckFitsOn(const std::vector<NodeRecord>& nodes, const 
 }
 
 absl::StatusOr<Sizing> JobIntake::Size(const JobRecord& job, SteadyTime until) {
-  std::string why_not;
+  absl::Status looked;
   TY_ASSIGN_OR_RETURN(
       const FactsFrom from,
       facts_.Of(job, absl::Now() + absl::FromChrono(until - std::chrono::steady_clock::now()),
-                why_not));
+                looked));
   const absl::StatusOr<Sizing> sizing = sizer_.Size(job.spec, until, from);
-  if (sizing.ok() || why_not.empty()) return sizing;
-  return absl::Status(sizing.status().code(),
-                      absl::StrCat(sizing.status().message(), "; ", why_not));
+  if (sizing.ok() || looked.ok()) return sizing;
+  const bool again = absl::IsUnavailable(looked) && absl::IsInvalidArgument(sizing.status());
+  return absl::Status(again ? looked.code() : sizing.status().code(),
+                      absl::StrCat(sizing.status().message(), "; ", looked.message()));
 }
 
 JobIntake::Plan JobIntake::MakePlan(JobRecord job, SteadyTime until) {

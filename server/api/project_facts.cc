@@ -48,7 +48,7 @@ absl::StatusOr<std::string> ProjectFacts::UserOf(const std::string& project) {
 }
 
 absl::StatusOr<FactsFrom> ProjectFacts::Of(const JobRecord& job, absl::Time until,
-                                           std::string& why_not) {
+                                           absl::Status& looked) {
   v1::LookRequest request;
   TY_ASSIGN_OR_RETURN(*request.mutable_unix_user(), UserOf(job.project));
   if (request.unix_user().empty()) return FactsFrom{};
@@ -68,15 +68,17 @@ absl::StatusOr<FactsFrom> ProjectFacts::Of(const JobRecord& job, absl::Time unti
                                                  ? absl::UnavailableError("no node looks at files")
                                                  : look_(request, until, unseen);
   if (!told.ok()) {
-    if (!unseen && !absl::IsUnavailable(told.status())) return told.status();
-    why_not = absl::StrCat(told.status().message());
+    looked = told.status();
+    const bool declared_may_do =
+        unseen || absl::IsUnavailable(looked) || absl::IsFailedPrecondition(looked);
+    if (!declared_may_do) return looked;
     return FactsFrom{.spec_alone = true};
   }
   FactsFrom from{.spec_alone = true};
   TY_ASSIGN_OR_RETURN(from.found, facts::FromMessage(*told));
   absl::MutexLock lock(&mu_);
   MakeRoom(found_);
-  found_[key] = {.facts = *from.found, .looked = now};
+  found_[key] = {.facts = *from.found, .looked = SystemClock().SinceBoot()};
   return from;
 }
 

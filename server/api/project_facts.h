@@ -28,9 +28,10 @@ class ProjectFacts {
   ProjectFacts(ProjectStore& store, Look look) : store_(store), look_(std::move(look)) {}
 
   // Of a project whose jobs run as a user of their own, a node's agent looks as that user, since
-  // the server's own may read more than the caller. If no node can look, or sees the files, the
-  // spec has to declare the facts, and `why_not` says what came of looking.
-  absl::StatusOr<FactsFrom> Of(const JobRecord& job, absl::Time until, std::string& why_not);
+  // the server's own may read more than the caller. If no node can look now, or sees the files, or
+  // is done with them in time, the spec has to declare the facts, and `looked` is what came of
+  // looking: kUnavailable if another try may help.
+  absl::StatusOr<FactsFrom> Of(const JobRecord& job, absl::Time until, absl::Status& looked);
 
  private:
   struct Known {

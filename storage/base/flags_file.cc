@@ -64,10 +64,11 @@ absl::Status AddFlag(const std::string& path, const std::string& flag, const YAM
   if (!value.IsScalar()) {
     return Wrong(path, value, absl::StrCat(flag, ": expected a value, or a list of values"));
   }
-  const bool quoted = value.Tag() == "!";
-  if (!quoted && value.Scalar() == "false") return absl::OkStatus();
-  flags.push_back(!quoted && value.Scalar() == "true" ? flag
-                                                      : absl::StrCat(flag, "=", value.Scalar()));
+  if (value.Scalar().empty()) {  // "--flag=" would take what follows for its value
+    flags.insert(flags.end(), {flag, ""});
+  } else {
+    flags.push_back(absl::StrCat(flag, "=", value.Scalar()));
+  }
   return absl::OkStatus();
 }
 

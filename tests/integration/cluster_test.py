@@ -99,8 +99,12 @@ class Machine:
         # Of a build with CUDA the worker's package has another name.
         found = [path for path in self.cluster.packages if re.fullmatch(rf"{package}(-cuda)?_.*\.deb", path.name)]
         control = self.folder / f"control-{package}"
+        shutil.rmtree(control, ignore_errors=True)
         run("dpkg-deb", "-e", found[0], control)
-        self("dpkg-deb", "-x", found[0], "/")
+        listed = control / "conffiles"
+        kept = [path for path in (listed.read_text().split() if listed.exists() else []) if (self.folder / path[1:]).exists()]
+        without = " ".join(f"--exclude .{path}" for path in kept)  # what an operator has changed stays
+        self("sh", "-ec", f"dpkg-deb --fsys-tarfile {found[0]} | tar -x -C / {without}")
         if (control / "postinst").exists():
             self("sh", control / "postinst", "configure")
 

@@ -36,15 +36,15 @@ TEST_F(FlagsFileTest, AreInFrontOfThoseOfTheCommandLineAndGiveWayToThem) {
       {"--config=" + path_, "--listen", "127.0.0.1:1", "migrate"});
   ASSERT_TRUE(flags.ok()) << flags.status();
   EXPECT_THAT(*flags, ElementsAre("--token-file=admin:ann:/a", "--token-file=admin:bob:/b",
-                                  "--insecure", "--database=host=db password='x y'", "--listen",
-                                  "127.0.0.1:1", "migrate"));
+                                  "--insecure=true", "--database=host=db password='x y'",
+                                  "--listen", "127.0.0.1:1", "migrate"));
 }
 
 TEST_F(FlagsFileTest, WithoutAFileNothingChanges) {
   EXPECT_THAT(*WithFlagsOfFile({"--listen", "x"}, {}), ElementsAre("--listen", "x"));
   EXPECT_THAT(*With("", {"--config", path_, "x"}), ElementsAre("x"));
-  EXPECT_THAT(*With("insecure: false\nlisten: 'true'", {"--config", path_}),
-              ElementsAre("--listen=true"));
+  EXPECT_THAT(*With("insecure: false\nlisten: ''\ndatabase: x", {"--config", path_}),
+              ElementsAre("--insecure=false", "--listen", "", "--database=x"));
 }
 
 TEST_F(FlagsFileTest, WhatIsWrongIsNamedWithItsLine) {

@@ -26,15 +26,16 @@ class ProjectFactsTest : public ::testing::Test {
     JobRecord job;
     job.project = project;
     job.spec = spec.SerializeAsString();
-    why_not_.clear();
-    return facts_.Of(job, absl::Now() + absl::Seconds(10), why_not_);
+    looked_ = absl::OkStatus();
+    return facts_.Of(job, absl::Now() + absl::Seconds(10), looked_);
   }
 
   MemoryStores stores_{SystemClock()};
   absl::StatusOr<v1::DataFacts> answer_ = v1::DataFacts();
   bool unseen_ = false;
   int looks_ = 0;
-  std::string user_, why_not_;
+  std::string user_;
+  absl::Status looked_;
   ProjectFacts facts_{stores_.projects(),
                       [this](const v1::LookRequest& request, absl::Time, bool& unseen) {
                         ++looks_;
@@ -70,12 +71,15 @@ TEST_F(ProjectFactsTest, AreTheSpecsToDeclareWhereNobodySeesTheFiles) {
   auto from = Of("vision", "/a");
   ASSERT_TRUE(from.ok());
   EXPECT_TRUE(from->spec_alone && !from->found.has_value());
-  EXPECT_EQ(why_not_, "nobody looks");
+  EXPECT_EQ(looked_, answer_.status());
+  answer_ = absl::FailedPreconditionError("it takes too long");
+  EXPECT_TRUE(Of("vision", "/a").ok());
+  EXPECT_EQ(looked_.message(), "it takes too long");
   answer_ = absl::InvalidArgumentError("/a: No such file");
   unseen_ = true;
   from = Of("vision", "/a");
   ASSERT_TRUE(from.ok());
-  EXPECT_EQ(why_not_, "/a: No such file");
+  EXPECT_EQ(looked_.message(), "/a: No such file");
   unseen_ = false;  // it was seen, and is bad
   EXPECT_EQ(Of("vision", "/a").status().message(), "/a: No such file");
 }

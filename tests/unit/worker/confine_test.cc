@@ -153,6 +153,9 @@ TEST_F(ConfineTest, AnotherProcessIsOutOfReach) {
   // The user's own services would start programs for it.
   EXPECT_EQ(Try([] { return ErrorOf(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)); }, user),
             TRAINYARD_FILTERS_CALLS == 1 ? EPERM : 0);
+  // The kernel looks at 32 of the 64 bits.
+  EXPECT_EQ(Try([] { return ErrorOf(syscall(SYS_socket, 0x100000001, SOCK_STREAM, 0)); }, user),
+            TRAINYARD_FILTERS_CALLS == 1 ? EPERM : 0);
   EXPECT_EQ(Try([] { return ErrorOf(socket(AF_UNIX, SOCK_DGRAM, 0)); }, user), 0);
   EXPECT_EQ(Try([] { return ErrorOf(socket(AF_INET, SOCK_STREAM, 0)); }, user), 0);
   kill(victim, SIGKILL);
