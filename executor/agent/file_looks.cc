@@ -94,10 +94,7 @@ void FileLooks::Run() {
       request = std::move(next.request);
     }
     v1::LookAnswer answer = Look(request);
-    {
-      absl::MutexLock lock(&mu_);
-      if (stop_) return;
-    }
+    if (Stops()) return;
     answer_(std::move(answer));
   }
 }
@@ -115,6 +112,67 @@ v1::LookAnswer FileLooks::Look(const v1::LookRequest& request) {
   return *std::move(answer);
 }
 
+absl::StatusOr<Process> FileLooks::StartWorker(const FileDescriptor& its_end,
+                                               const std::string& log) {
+  std::vector<std::string> arguments = RootArguments(options_.worker);
+  arguments.insert(arguments.begin(), "look");
+  absl::MutexLock lock(&processes_mu_);
+  absl::StatusOr<Process> process = Process::Spawn({.program = options_.worker.path,
+                                                    .arguments = arguments,
+                                                    .environment = WorkerEnvironment(environ),
+                                                    .folder = options_.folder,
+                                                    .stdin_fd = its_end.get(),
+                                                    .output_path = log});
+  if (process.ok()) pids_.insert(process->id().pid);
+  return process;
+}
+
+std::optional<ExitStatus> FileLooks::EndWorker(Process& process) {
+  process.KillGroup();
+  std::optional<ExitStatus> end;
+  for (const absl::Time last = absl::Now() + kGonePatience; !end && absl::Now() < last;) {
+    end = process.TryReap();
+    if (!end) absl::SleepFor(absl::Milliseconds(1));
+  }
+  absl::MutexLock lock(&processes_mu_);
+  pids_.erase(process.id().pid);
+  return end;
+}
+
+bool FileLooks::Stops() {
+  absl::MutexLock lock(&mu_);
+  return stop_;
+}
+
+absl::StatusOr<std::string> FileLooks::Converse(int socket, const run::Orders& orders,
+                                                const std::string& request) {
+  // One that does not read what it is told is not waited for.
+  const timeval patience = absl::ToTimeval(kToldWithin);
+  setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+  TY_RETURN_IF_ERROR(run::GiveOrders(socket, orders, -1));
+  TY_RETURN_IF_ERROR(WriteAll(socket, request, "the request"));
+  shutdown(socket, SHUT_WR);
+  std::string answer;
+  for (const absl::Time deadline = absl::Now() + kLongest; answer.size() <= kLargestAnswer;) {
+    if (Stops()) return absl::CancelledError("the agent ends");
+    if (absl::Now() > deadline) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "to look at the files takes more than ", absl::FormatDuration(kLongest),
+          ": check that their file system answers, or give the data in smaller or simpler files"));
+    }
+    pollfd readable{.fd = socket, .events = POLLIN};
+    if (poll(&readable, 1, static_cast<int>(absl::ToInt64Milliseconds(kBetweenLooksAtStop))) <= 0) {
+      continue;
+    }
+    char piece[16384];
+    const ssize_t n = read(socket, piece, sizeof piece);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return answer;
+    answer.append(piece, n);
+  }
+  return absl::InternalError("the answer is too large");
+}
+
 absl::StatusOr<v1::LookAnswer> FileLooks::AskWorker(const v1::LookRequest& request,
                                                     const std::string& log) {
   if (request.unix_user().empty()) {
@@ -129,72 +187,24 @@ absl::StatusOr<v1::LookAnswer> FileLooks::AskWorker(const v1::LookRequest& reque
   }
   FileDescriptor its_end(ends[0]);
   const FileDescriptor our_end(ends[1]);
-  // One that does not read what it is told is not waited for.
-  const timeval patience = absl::ToTimeval(kToldWithin);
-  setsockopt(our_end.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-  absl::StatusOr<Process> process = absl::UnknownError("not started");
-  {
-    absl::MutexLock lock(&processes_mu_);
-    std::vector<std::string> arguments = RootArguments(options_.worker);
-    arguments.insert(arguments.begin(), "look");
-    process = Process::Spawn({.program = options_.worker.path,
-                              .arguments = arguments,
-                              .environment = WorkerEnvironment(environ),
-                              .folder = options_.folder,
-                              .stdin_fd = its_end.get(),
-                              .output_path = log});
-    if (!process.ok()) return absl::UnavailableError(process.status().message());
-    pids_.insert(process->id().pid);
-  }
+  absl::StatusOr<Process> process = StartWorker(its_end, log);
+  if (!process.ok()) return absl::UnavailableError(process.status().message());
   its_end.Reset(-1);
-  std::string bytes;
-  absl::Status talked = run::GiveOrders(our_end.get(), {.user = *user}, -1);
-  if (talked.ok()) talked = WriteAll(our_end.get(), request.SerializeAsString(), "the request");
-  if (talked.ok() && shutdown(our_end.get(), SHUT_WR) != 0) talked = ErrnoStatus(errno, "shutdown");
-  const absl::Time deadline = absl::Now() + kLongest;
-  while (talked.ok()) {
-    {
-      absl::MutexLock lock(&mu_);
-      if (stop_) talked = absl::CancelledError("the agent ends");
-    }
-    pollfd readable{.fd = our_end.get(), .events = POLLIN};
-    if (absl::Now() > deadline) {
-      talked = absl::FailedPreconditionError(absl::StrCat(
-          "to look at the files takes more than ", absl::FormatDuration(kLongest),
-          ": check that their file system answers, or give the data in smaller or simpler files"));
-    }
-    if (!talked.ok() ||
-        poll(&readable, 1, static_cast<int>(absl::ToInt64Milliseconds(kBetweenLooksAtStop))) <= 0) {
-      continue;
-    }
-    char piece[16384];
-    const ssize_t n = read(our_end.get(), piece, sizeof piece);
-    if (n == 0 || (n < 0 && errno != EINTR)) break;
-    if (n > 0) bytes.append(piece, n);
-    if (bytes.size() > kLargestAnswer) talked = absl::InternalError("the answer is too large");
-  }
-  process->KillGroup();
-  // One whose file system hangs is left to whoever reaps strays.
-  std::optional<ExitStatus> end;
-  for (const absl::Time last = absl::Now() + kGonePatience; !end && absl::Now() < last;) {
-    end = process->TryReap();
-    if (!end) absl::SleepFor(absl::Milliseconds(1));
-  }
-  {
-    absl::MutexLock lock(&processes_mu_);
-    pids_.erase(process->id().pid);
-  }
-  TY_RETURN_IF_ERROR(talked);
-  v1::LookAnswer answer;
-  if (!bytes.empty() && answer.ParseFromString(bytes) &&
-      answer.says_case() != v1::LookAnswer::SAYS_NOT_SET) {
-    return answer;
-  }
+  const absl::StatusOr<std::string> said =
+      Converse(our_end.get(), {.user = *user}, request.SerializeAsString());
+  const std::optional<ExitStatus> end = EndWorker(*process);
   if (end && end->code == run::kExitInternal) {
     const std::string why = LogFile(log).LastLines(1000);
     spdlog::error("cannot look at files as {}: {}", request.unix_user(), why);
     return absl::UnavailableError(
         absl::StrCat("the node cannot look at files as '", request.unix_user(), "': ", why));
+  }
+  if (absl::IsFailedPrecondition(said.status())) return said.status();
+  if (!said.ok()) return absl::UnavailableError(said.status().message());
+  v1::LookAnswer answer;
+  if (!said->empty() && answer.ParseFromString(*said) &&
+      answer.says_case() != v1::LookAnswer::SAYS_NOT_SET) {
+    return answer;
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "spec.data: the process that looked at the files ended by ",

@@ -5,6 +5,7 @@
 
 #include <deque>
 #include <functional>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -13,6 +14,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "executor/agent/process.h"
 #include "executor/agent/unix_user.h"
 #include "executor/agent/warm_workers.h"
 #include "trainyard/v1/facts.pb.h"
@@ -53,6 +55,13 @@ class FileLooks {
   void Run();
   v1::LookAnswer Look(const v1::LookRequest& request);
   absl::StatusOr<v1::LookAnswer> AskWorker(const v1::LookRequest& request, const std::string& log);
+  absl::StatusOr<Process> StartWorker(const FileDescriptor& its_end, const std::string& log);
+  // What it answers, until it closes its end.
+  absl::StatusOr<std::string> Converse(int socket, const run::Orders& orders,
+                                       const std::string& request);
+  // Kills it. One whose file system hangs is left to whoever reaps strays: nullopt.
+  std::optional<ExitStatus> EndWorker(Process& process);
+  bool Stops();
 
   const Options options_;
   const std::function<void(v1::LookAnswer)> answer_;

@@ -74,6 +74,33 @@ struct Flags {
   bool insecure = false;
 };
 
+// What jobs may do to the node.
+void DeclareRights(CLI::App& app, Flags& flags) {
+  app.add_option("--data-root", flags.agent.worker.data_roots,
+                 "folder that jobs may read, with all beneath it that their user may; may be "
+                 "repeated; with a root, --data-root or --checkpoint-root, jobs see no other files")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->check(CLI::ExistingDirectory);
+  app.add_option("--checkpoint-root", flags.agent.worker.checkpoint_roots,
+                 "folder that jobs may write, where the server has them put checkpoints; may be "
+                 "repeated")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->check(CLI::ExistingDirectory);
+  app.add_option("--project-environments", flags.agent.project_environments,
+                 "folder of files PROJECT.env with variables AWS_… for the project's jobs, which "
+                 "otherwise, if they run as a user of their own, get none")
+      ->check(CLI::ExistingDirectory);
+  app.add_flag("--insecure", flags.insecure,
+               "run jobs although this kernel cannot keep them from what is not theirs");
+  app.add_flag("--require-user", flags.agent.users.required,
+               "run no job of a project that has no user of its own (`trainyard admin project "
+               "set`); without it such jobs run as this agent");
+  app.add_option("--least-uid", flags.agent.users.least_uid,
+                 "run no job as a user with a smaller number: those are the system's")
+      ->capture_default_str()
+      ->check(CLI::Range(1u, 4294967294u));
+}
+
 void Declare(CLI::App& app, Flags& flags) {
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_option("--server", flags.servers,
@@ -148,29 +175,7 @@ void Declare(CLI::App& app, Flags& flags) {
                           (seconds == 0 || (seconds >= 5 && seconds <= 86400));
         return good ? std::string() : absl::StrCat("'", text, "' is not 0, or 5 to 86400 seconds");
       });
-  app.add_option("--data-root", flags.agent.worker.data_roots,
-                 "folder that jobs may read, with all beneath it that their user may; may be "
-                 "repeated; with a root, --data-root or --checkpoint-root, jobs see no other files")
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->check(CLI::ExistingDirectory);
-  app.add_option("--checkpoint-root", flags.agent.worker.checkpoint_roots,
-                 "folder that jobs may write, where the server has them put checkpoints; may be "
-                 "repeated")
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->check(CLI::ExistingDirectory);
-  app.add_option("--project-environments", flags.agent.project_environments,
-                 "folder of files PROJECT.env with variables AWS_… for the project's jobs, which "
-                 "otherwise, if they run as a user of their own, get none")
-      ->check(CLI::ExistingDirectory);
-  app.add_flag("--insecure", flags.insecure,
-               "run jobs although this kernel cannot keep them from what is not theirs");
-  app.add_flag("--require-user", flags.agent.users.required,
-               "run no job of a project that has no user of its own (`trainyard admin project "
-               "set`); without it such jobs run as this agent");
-  app.add_option("--least-uid", flags.agent.users.least_uid,
-                 "run no job as a user with a smaller number: those are the system's")
-      ->capture_default_str()
-      ->check(CLI::Range(1u, 4294967294u));
+  DeclareRights(app, flags);
   app.add_flag("--print-slots", flags.print_slots, "print what would be offered, and leave");
   app.footer(
       "SIGTERM: leave; the workers go on for the next agent of this state directory, until their "

@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <new>
 #include <string>
 #include <utility>
 
@@ -59,7 +60,7 @@ absl::StatusOr<v1::LookRequest> ReadRequest(std::string bytes) {
   return absl::InternalError("the request cannot be read");
 }
 
-absl::StatusOr<plan::DataFacts> LookAt(const v1::LookRequest& request, bool& unseen) {
+absl::StatusOr<plan::DataFacts> FactsOf(const v1::LookRequest& request, bool& unseen) {
   const v1::JobSpec& spec = request.spec();
   TY_ASSIGN_OR_RETURN(const plan::DataFacts facts,
                       facts::Look(spec, absl::StrCat("user ", request.unix_user()), unseen));
@@ -67,6 +68,16 @@ absl::StatusOr<plan::DataFacts> LookAt(const v1::LookRequest& request, bool& uns
   TY_ASSIGN_OR_RETURN(const plan::Plan plan, plan::PlanForAnyRanks(spec, facts));
   TY_RETURN_IF_ERROR(facts::CheckStart(spec, plan));
   return facts;
+}
+
+absl::StatusOr<plan::DataFacts> LookAt(const v1::LookRequest& request, bool& unseen) {
+  try {
+    return FactsOf(request, unseen);
+  } catch (const std::bad_alloc&) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "to look at the files takes more than ", kMostMemory >> 20,
+        " MiB of memory: give the data in smaller or simpler files (token files, for a text)"));
+  }
 }
 
 }  // namespace
