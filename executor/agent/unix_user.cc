@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "absl/strings/strip.h"
 #include "executor/run/run_directory.h"
 #include "storage/base/file.h"
+#include "storage/base/ids.h"
 #include "storage/base/status.h"
 
 namespace trainyard {
@@ -72,6 +74,33 @@ absl::Status MakePassable(const std::filesystem::path& path) {
   return absl::OkStatus();
 }
 
+// Makes it the user's before it has its name, by which other nodes may look for it at any time. One
+// that has something in it is left as it is.
+absl::Status MakeFolderOf(const std::string& folder, const run::UnixUser& user) {
+  const std::string trial = absl::StrCat(folder, ".", RandomHex(8));
+  if (mkdir(trial.c_str(), 0700) != 0) return ErrnoStatus(errno, trial);
+  absl::Status made;
+  if (lchown(trial.c_str(), user.uid, user.gid) != 0) made = ErrnoStatus(errno, trial);
+  if (made.ok() && rename(trial.c_str(), folder.c_str()) == 0) return made;
+  if (made.ok() && errno != EEXIST && errno != ENOTEMPTY) made = ErrnoStatus(errno, folder);
+  rmdir(trial.c_str());
+  return made;
+}
+
+absl::Status CheckProjectFolder(const std::string& folder, const struct stat& info,
+                                const run::UnixUser& user) {
+  if (!S_ISDIR(info.st_mode) || info.st_uid != user.uid) {
+    return absl::UnavailableError(absl::StrCat(
+        folder, ": holds checkpoints of the project, which runs as ", user.name, ", and ",
+        S_ISDIR(info.st_mode) ? absl::StrCat("belongs to uid ", info.st_uid) : "is no folder",
+        "; whoever may should run: chown -R ", user.name, ": ", folder));
+  }
+  if ((info.st_mode & S_IRWXO) == 0) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      folder, ": holds checkpoints of the project, and users of other projects may use it, too; ",
+      "whoever may should run: chmod o= ", folder));
+}
+
 }  // namespace
 
 absl::StatusOr<std::optional<run::UnixUser>> FindUnixUser(const std::string& name,
@@ -120,32 +149,16 @@ absl::Status MakeProjectFolder(const std::string& checkpoint_root, const run::Un
   if (!absl::ConsumePrefix(&path, "file://")) return absl::OkStatus();
   const std::filesystem::path job = std::string(absl::StripSuffix(path, "/"));
   const std::string folder = job.parent_path().string();
-  TY_RETURN_IF_ERROR(MakePassable(job.parent_path().parent_path()));
-  if (mkdir(folder.c_str(), 0700) == 0) {
-    const FileDescriptor made(
-        open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    if (!made.valid() || fchown(made.get(), user.uid, user.gid) != 0) {
-      const absl::Status why = ErrnoStatus(errno, folder);
-      rmdir(folder.c_str());
-      return Annotate(why, absl::StrCat("cannot give the folder of the project to ", user.name));
-    }
-    return absl::OkStatus();
-  }
-  if (errno != EEXIST) return ErrnoStatus(errno, folder);
   struct stat info {};
+  if (lstat(folder.c_str(), &info) == 0) return CheckProjectFolder(folder, info, user);
+  if (errno != ENOENT) return ErrnoStatus(errno, folder);
+  TY_RETURN_IF_ERROR(MakePassable(job.parent_path().parent_path()));
+  TY_RETURN_IF_ERROR(
+      Annotate(MakeFolderOf(folder, user),
+               absl::StrCat("cannot make the folder of the project for ", user.name)));
+  // Another node may have been first.
   if (lstat(folder.c_str(), &info) != 0) return ErrnoStatus(errno, folder);
-  if (!S_ISDIR(info.st_mode) || info.st_uid != user.uid) {
-    return absl::UnavailableError(absl::StrCat(
-        folder, ": holds checkpoints of the project, which runs as ", user.name, ", and ",
-        S_ISDIR(info.st_mode) ? absl::StrCat("belongs to uid ", info.st_uid) : "is no folder",
-        "; whoever may should run: chown -R ", user.name, ": ", folder));
-  }
-  if ((info.st_mode & S_IRWXO) == 0) return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrCat(folder,
-                   ": holds checkpoints of the project, and users of other projects may "
-                   "use it, too; whoever may should run: chmod o= ",
-                   folder));
+  return CheckProjectFolder(folder, info, user);
 }
 
 }  // namespace trainyard
