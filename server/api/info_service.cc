@@ -1,7 +1,9 @@
 #include <grpcpp/grpcpp.h>
 
+#include "server/api/convert.h"
 #include "server/api/services.h"
 #include "server/api/unary_call.h"
+#include "storage/base/clock.h"
 #include "storage/base/status.h"
 #include "trainyard/v1/run_services.grpc.pb.h"
 
@@ -16,6 +18,11 @@ class InfoService final : public v1::InfoService::CallbackService {
                                           const v1::GetServerInfoRequest* request,
                                           v1::ServerInfo* response) override {
     return RunCall(b_, Permission::kReadServer, context, request, [=, this](const Principal&) {
+      const absl::Duration asked = SystemClock().SinceBoot();
+      const absl::Status store = b_.stores.Probe();
+      if (!store.ok()) response->set_store_error(std::string(store.message()));
+      response->set_store_ms(absl::ToDoubleMilliseconds(SystemClock().SinceBoot() - asked));
+      SetTimestamp(SystemClock().Now(), *response->mutable_time());
       response->set_version(b_.version);
       response->set_schema_version(b_.schema_version);
       response->set_replica(b_.replica);

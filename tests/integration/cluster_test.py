@@ -213,6 +213,7 @@ class ClusterTest(unittest.TestCase):
                 shutil.copy(yard.folder / "root/join.token", node.folder / "etc/trainyard/join.token")
                 node.follow("".join(of_node.splitlines(keepends=True)[1:]))
             eventually(lambda: tried(yard, "trainyard", "node", "list").count("READY") == 2, 60, "both nodes")
+            self.assertNotRegex(yard("trainyard", "admin", "doctor"), "BAD|warning")
             (yard.folder / "root/gang.yaml").write_text(spec)
             said = yard.follow(job)
             self.assertIn("SUCCEEDED", said)

@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -8,12 +9,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "clients/cli/commands.h"
+#include "clients/cli/doctor.h"
 #include "clients/cli/format.h"
 #include "clients/cli/option_checks.h"
 #include "clients/cli/shown.h"
 #include "clients/cli/table.h"
 #include "storage/base/file.h"
 #include "storage/base/ids.h"
+#include "storage/base/printable.h"
+#include "storage/base/server_list.h"
 #include "storage/base/status.h"
 
 namespace trainyard::cli {
@@ -261,15 +265,20 @@ absl::StatusOr<int> SetProject(Session& session, const ProjectFlags& flags) {
   return kExitOk;
 }
 
-absl::StatusOr<int> ListProjects(Session& session) {
-  TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
+absl::StatusOr<std::vector<v1::Project>> AllProjects(Client& client) {
   v1::ListProjectsRequest request;
   std::vector<v1::Project> projects;
   do {
-    TY_ASSIGN_OR_RETURN(v1::ListProjectsResponse page, client->ListProjects(request));
+    TY_ASSIGN_OR_RETURN(v1::ListProjectsResponse page, client.ListProjects(request));
     for (v1::Project& project : *page.mutable_projects()) projects.push_back(std::move(project));
     request.set_page_token(page.next_page_token());
   } while (!request.page_token().empty());
+  return projects;
+}
+
+absl::StatusOr<int> ListProjects(Session& session) {
+  TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
+  TY_ASSIGN_OR_RETURN(const std::vector<v1::Project> projects, AllProjects(*client));
   if (session.WriteForPrograms(projects)) return kExitOk;
   if (projects.empty()) {
     session.err().Write("nothing was set of any project; `trainyard admin project set` does\n");
@@ -309,14 +318,49 @@ absl::StatusOr<int> WhoAmI(Session& session) {
   return kExitOk;
 }
 
+absl::StatusOr<int> RunDoctor(Session& session) {
+  TY_ASSIGN_OR_RETURN(const ResolvedContext resolved, session.Resolve());
+  TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
+  YardReport yard{.client_version = TRAINYARD_VERSION,
+                  .tls = !resolved.context.authorities.empty(),
+                  .loopback = IsLoopback(client->server())};
+  TY_RETURN_IF_ERROR(client->GetServerInfo().status());  // connects
+  const absl::Time asked = absl::Now();
+  TY_ASSIGN_OR_RETURN(yard.server, client->GetServerInfo());
+  yard.answered = absl::Now();
+  yard.round_trip = yard.answered - asked;
+  TY_ASSIGN_OR_RETURN(const v1::ListNodesResponse nodes, client->ListNodes(v1::ListNodesRequest()));
+  yard.nodes.assign(nodes.nodes().begin(), nodes.nodes().end());
+  absl::StatusOr<std::vector<v1::Project>> projects = AllProjects(*client);
+  if (projects.ok()) yard.projects = *std::move(projects);
+  const std::vector<Finding> findings = Diagnose(yard);
+  static constexpr const char* kStates[] = {"good", "warning", "BAD"};
+  Table table({"WHAT", "STATE", "DETAIL"});
+  nlohmann::json for_programs = nlohmann::json::array();
+  bool bad = false;
+  for (const Finding& finding : findings) {
+    bad = bad || finding.state == Finding::kBad;
+    const std::string what = EscapedLine(finding.what), detail = EscapedLine(finding.detail);
+    table.Add({LastSegment(what), kStates[finding.state], detail});
+    for_programs.push_back({{"what", what}, {"state", kStates[finding.state]}, {"detail", detail}});
+  }
+  session.out().Write(session.wants_messages() ? for_programs.dump(2) + "\n"  // YAML, too
+                                               : table.Render(session.terminal()));
+  return bad ? kExitPrecondition : kExitOk;
+}
+
 }  // namespace
 
 void AddAdmin(CLI::App& root, Session& session) {
-  CLI::App* command = root.add_subcommand("admin", "What admins do: token, join-token, project");
+  CLI::App* command =
+      root.add_subcommand("admin", "What admins do: token, join-token, project, doctor");
   command->require_subcommand(1);
   AddToken(*command, session);
   AddJoinToken(*command, session);
   AddProject(*command, session);
+  CLI::App* doctor = command->add_subcommand(
+      "doctor", "Look for what is wrong with the yard: server, database, clocks, nodes, projects");
+  session.SetBody(doctor, [&session] { return RunDoctor(session); });
 }
 
 void AddWhoAmI(CLI::App& root, Session& session) {
