@@ -53,7 +53,6 @@ void KeptStates::Free(const v1::LeftState& state) {
 std::vector<v1::LeftState> KeptStates::All() const {
   std::vector<v1::LeftState> all;
   for (const auto& [job_uid, kept] : by_job_) {
-    if (!kept.left) continue;
     v1::LeftState& state = all.emplace_back();
     state.set_job_uid(job_uid);
     state.set_attempt(kept.attempt);

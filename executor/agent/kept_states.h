@@ -35,7 +35,7 @@ class KeptStates {
 
   // Frees this one: no attempt will read it.
   void Free(const v1::LeftState& state);
-  // What ranks of this node left; not what they received.
+  // What ranks of this node left, and the files into which they may have received what others did.
   std::vector<v1::LeftState> All() const;
 
   void DropOld(absl::Duration now);
