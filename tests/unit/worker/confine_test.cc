@@ -106,19 +106,24 @@ TEST_F(ConfineTest, AFolderKeepsItsRightsWhenItIsRenamed) {
   int told[2], named[2];
   ASSERT_EQ(pipe2(told, O_CLOEXEC), 0);
   ASSERT_EQ(pipe2(named, O_CLOEXEC), 0);
-  std::thread agent([&] {
+  // A process, since Try forks and a thread might be in the middle of something then.
+  const pid_t agent = fork();
+  if (agent == 0) {
     char byte = 0;
-    EXPECT_EQ(read(told[0], &byte, 1), 1);
-    EXPECT_EQ(rename(Path("rank").c_str(), Path("named").c_str()), 0);
-    EXPECT_EQ(write(named[1], "x", 1), 1);
-  });
+    const bool done = read(told[0], &byte, 1) == 1 &&
+                      rename(Path("rank").c_str(), Path("named").c_str()) == 0 &&
+                      write(named[1], "x", 1) == 1;
+    _exit(done ? 0 : 1);
+  }
   EXPECT_EQ(Try([&] {
               char byte = 0;
               if (write(told[1], "x", 1) != 1 || read(named[0], &byte, 1) != 1) return 255;
               return Open(Path("named") + "/file", O_RDWR) | Open("./new", O_RDWR | O_CREAT);
             }),
             0);
-  agent.join();
+  int status = 0;
+  ASSERT_EQ(waitpid(agent, &status, 0), agent);
+  EXPECT_EQ(status, 0);
 }
 
 // Of the same user, too.
