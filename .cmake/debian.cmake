@@ -9,6 +9,11 @@ else()
   set(worker worker)
 endif()
 
+# Installing changes nothing in the programs: a worker finds CUDA where it was built with it.
+if(NOT TRAINYARD_RELOCATABLE)
+  set_target_properties(trainyard-worker PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH_USE_LINK_PATH ON)
+endif()
+
 install(TARGETS trainyard RUNTIME DESTINATION bin COMPONENT client)
 install(TARGETS trainyard-server trainyard-sizer RUNTIME DESTINATION bin COMPONENT server)
 install(TARGETS trainyard-agent RUNTIME DESTINATION bin COMPONENT agent)
