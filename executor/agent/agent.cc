@@ -83,7 +83,6 @@ Agent::~Agent() = default;
 
 absl::Status Agent::SetUp() {
   TY_RETURN_IF_ERROR(MakeDirectories(ranks_folder_, 0700));
-  TY_RETURN_IF_ERROR(MakeDirectories(looks_folder_, 0700));
   const std::string lock_path = options_.state_dir + "/lock";
   lock_.Reset(open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!lock_.valid()) return ErrnoStatus(errno, lock_path);
@@ -96,6 +95,10 @@ absl::Status Agent::SetUp() {
     return absl::FailedPreconditionError(
         absl::StrCat("another agent uses the state directory ", options_.state_dir));
   }
+  // What an agent that was killed left of its looks is of no use to anybody.
+  std::error_code error;
+  std::filesystem::remove_all(looks_folder_, error);
+  TY_RETURN_IF_ERROR(MakeDirectories(looks_folder_, 0700));
   if (const std::string& program = options_.worker.path; access(program.c_str(), X_OK) != 0) {
     return ErrnoStatus(errno, program);
   }

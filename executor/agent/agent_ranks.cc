@@ -215,7 +215,8 @@ absl::StatusOr<std::unique_ptr<LocalRank>> Agent::StartRank(const v1::Assignment
 }
 
 absl::StatusOr<run::Orders> Agent::OrdersFor(const v1::Assignment& assignment) const {
-  run::Orders orders{.threads = 0};
+  const WorkerProgram& worker = options_.worker;
+  run::Orders orders{.threads = 0, .confined = worker.confined && !worker.roots.empty()};
   for (const int index : assignment.slots()) {
     if (index < 0 || index >= options_.hello.slots_size()) {
       return absl::InvalidArgumentError(absl::StrCat("this node has no slot ", index));

@@ -114,15 +114,14 @@ v1::LookAnswer FileLooks::Look(const v1::LookRequest& request) {
 
 absl::StatusOr<Process> FileLooks::StartWorker(const FileDescriptor& its_end,
                                                const std::string& log) {
-  std::vector<std::string> arguments = RootArguments(options_.worker);
-  arguments.insert(arguments.begin(), "look");
   absl::MutexLock lock(&processes_mu_);
-  absl::StatusOr<Process> process = Process::Spawn({.program = options_.worker.path,
-                                                    .arguments = arguments,
-                                                    .environment = WorkerEnvironment(environ),
-                                                    .folder = options_.folder,
-                                                    .stdin_fd = its_end.get(),
-                                                    .output_path = log});
+  absl::StatusOr<Process> process =
+      Process::Spawn({.program = options_.worker.path,
+                      .arguments = {"look"},
+                      .environment = WorkerEnvironment(options_.worker),
+                      .folder = options_.folder,
+                      .stdin_fd = its_end.get(),
+                      .output_path = log});
   if (process.ok()) pids_.insert(process->id().pid);
   return process;
 }
@@ -193,7 +192,8 @@ absl::StatusOr<v1::LookAnswer> FileLooks::AskWorker(const v1::LookRequest& reque
   const absl::StatusOr<std::string> said =
       Converse(our_end.get(), {.user = *user}, request.SerializeAsString());
   const std::optional<ExitStatus> end = EndWorker(*process);
-  if (end && end->code == run::kExitInternal) {
+  // kExitUsage: a worker of before.
+  if (end && (end->code == run::kExitInternal || end->code == run::kExitUsage)) {
     const std::string why = LogFile(log).LastLines(1000);
     spdlog::error("cannot look at files as {}: {}", request.unix_user(), why);
     return absl::UnavailableError(

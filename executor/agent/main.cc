@@ -76,12 +76,12 @@ struct Flags {
 
 // What jobs may do to the node.
 void DeclareRights(CLI::App& app, Flags& flags) {
-  app.add_option("--data-root", flags.agent.worker.data_roots,
+  app.add_option("--data-root", flags.agent.worker.roots.data,
                  "folder that jobs may read, with all beneath it that their user may; may be "
                  "repeated; with a root, --data-root or --checkpoint-root, jobs see no other files")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->check(CLI::ExistingDirectory);
-  app.add_option("--checkpoint-root", flags.agent.worker.checkpoint_roots,
+  app.add_option("--checkpoint-root", flags.agent.worker.roots.checkpoints,
                  "folder that jobs may write, where the server has them put checkpoints; may be "
                  "repeated")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
@@ -221,10 +221,9 @@ absl::StatusOr<bool> GoesByCertificate(const AgentOptions& options) {
 // kFailedPrecondition: the kernel cannot enforce what keeps jobs from what is not theirs.
 absl::Status SetSecurity(const Flags& flags, AgentOptions& options) {
   WorkerProgram& worker = options.worker;
-  const bool roots = !worker.data_roots.empty() || !worker.checkpoint_roots.empty();
   worker.confined = !flags.insecure;
   std::error_code error;
-  for (std::vector<std::string>* folders : {&worker.data_roots, &worker.checkpoint_roots}) {
+  for (std::vector<std::string>* folders : {&worker.roots.data, &worker.roots.checkpoints}) {
     for (std::string& folder : *folders) folder = std::filesystem::absolute(folder, error).string();
   }
   if (flags.insecure) {
@@ -232,7 +231,7 @@ absl::Status SetSecurity(const Flags& flags, AgentOptions& options) {
     return absl::OkStatus();
   }
   absl::Status can = CanFilterCalls();
-  if (can.ok() && roots) can = CanRestrictFiles();
+  if (can.ok() && !worker.roots.empty()) can = CanRestrictFiles();
   if (can.ok()) return can;
   return absl::FailedPreconditionError(absl::StrCat(
       can.message(), "; --insecure runs jobs all the same, with all that their user may do"));

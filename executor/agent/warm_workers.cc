@@ -67,6 +67,7 @@ std::vector<std::string> WorkerEnvironment(const char* const* ours) {
   std::vector<std::string> environment = {"CUDA_DEVICE_ORDER=PCI_BUS_ID"};
   for (const char* const* entry = ours; *entry != nullptr; ++entry) {
     if (absl::StartsWith(*entry, "CUDA_DEVICE_ORDER=")) continue;
+    if (absl::StartsWith(*entry, absl::StrCat(run::kConfinementVariable, "="))) continue;
     for (const absl::string_view kept : kKept) {
       if (absl::StartsWith(*entry, kept)) environment.emplace_back(*entry);
     }
@@ -77,15 +78,13 @@ std::vector<std::string> WorkerEnvironment(const char* const* ours) {
   return environment;
 }
 
-std::vector<std::string> RootArguments(const WorkerProgram& program) {
-  std::vector<std::string> arguments;
-  for (const std::string& root : program.data_roots) {
-    arguments.insert(arguments.end(), {"--data-root", root});
+std::vector<std::string> WorkerEnvironment(const WorkerProgram& program) {
+  std::vector<std::string> environment = WorkerEnvironment(environ);
+  if (program.confined) {
+    environment.push_back(
+        absl::StrCat(run::kConfinementVariable, "=", run::FormatConfinement(program.roots)));
   }
-  for (const std::string& root : program.checkpoint_roots) {
-    arguments.insert(arguments.end(), {"--checkpoint-root", root});
-  }
-  return arguments;
+  return environment;
 }
 
 WarmWorkers::WarmWorkers(WorkerProgram program, std::string folder, std::vector<Standby> wanted)
@@ -116,14 +115,9 @@ absl::StatusOr<WaitingWorker> WarmWorkers::Start(const Standby& standby) {
     arguments.insert(arguments.end(),
                      {"--device", standby.device, "--threads", absl::StrCat(standby.threads)});
   }
-  if (program_.confined) arguments.emplace_back("--confined");
-  if (program_.confined) {
-    const std::vector<std::string> roots = RootArguments(program_);
-    arguments.insert(arguments.end(), roots.begin(), roots.end());
-  }
   absl::StatusOr<Process> process = Process::Spawn({.program = program_.path,
                                                     .arguments = arguments,
-                                                    .environment = WorkerEnvironment(environ),
+                                                    .environment = WorkerEnvironment(program_),
                                                     .folder = folder,
                                                     .stdin_fd = its_end.get(),
                                                     .state_fd = memory.get(),

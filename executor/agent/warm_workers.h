@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "executor/agent/process.h"
+#include "executor/run/confinement.h"
 #include "storage/base/file.h"
 
 namespace trainyard {
@@ -35,11 +36,8 @@ struct WorkerProgram {
   // The kernel keeps the means of attack from it (executor/worker/confine.h) and, if there is a
   // root, all files but those below.
   bool confined = true;
-  std::vector<std::string> data_roots, checkpoint_roots;
+  run::Roots roots;
 };
-
-// "--data-root D", …
-std::vector<std::string> RootArguments(const WorkerProgram& program);
 
 struct WaitingWorker {
   Standby standby;
@@ -95,5 +93,7 @@ class WarmWorkers {
 // (executor/run/spin.h) unless ours says that already, and nothing else. Credentials come with the
 // orders of ranks that may have them: what was once in a process' environment stays in its memory.
 std::vector<std::string> WorkerEnvironment(const char* const* ours);
+// With what the kernel is to keep from it.
+std::vector<std::string> WorkerEnvironment(const WorkerProgram& program);
 
 }  // namespace trainyard

@@ -15,10 +15,10 @@ namespace {
 
 constexpr size_t kLongestLine = 1 << 16;
 
-// The name of the folder's field where there is a user. A worker of before, which would run as the
-// agent, finds no folder then and ends.
+// The name of the folder's field where there is a user, or a worker must be confined. A worker of
+// before, which would run as the agent and unconfined, finds no folder then and ends.
 constexpr char kFolder[] = "run_dir";
-constexpr char kFolderOfUser[] = "run_dir_of_user";
+constexpr char kFolderOfNewer[] = "run_dir_of_user";
 
 union OneDescriptor {
   cmsghdr align;
@@ -44,11 +44,12 @@ UnixUser UserOf(const nlohmann::json& json) {
 }  // namespace
 
 absl::Status GiveOrders(int socket, const Orders& orders, int state) {
-  nlohmann::json json = {{orders.user ? kFolderOfUser : kFolder, orders.run_directory},
-                         {"device", orders.device},
-                         {"threads", orders.threads},
-                         {"kept_state_room", orders.kept_state_room},
-                         {"environment", orders.environment}};
+  nlohmann::json json = {
+      {orders.user || orders.confined ? kFolderOfNewer : kFolder, orders.run_directory},
+      {"device", orders.device},
+      {"threads", orders.threads},
+      {"kept_state_room", orders.kept_state_room},
+      {"environment", orders.environment}};
   if (orders.user) json["user"] = ToJson(*orders.user);
   const std::string line =
       json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
@@ -81,7 +82,9 @@ absl::StatusOr<Orders> ParseOrders(const std::string& line) {
     const nlohmann::json json = nlohmann::json::parse(line);
     Orders orders;
     if (json.contains("user")) orders.user = UserOf(json.at("user"));
-    orders.run_directory = json.at(orders.user ? kFolderOfUser : kFolder).get<std::string>();
+    orders.confined = json.contains(kFolderOfNewer);
+    orders.run_directory =
+        json.at(orders.user || orders.confined ? kFolderOfNewer : kFolder).get<std::string>();
     orders.device = json.at("device").get<std::string>();
     orders.threads = json.at("threads").get<int>();
     orders.kept_state_room = json.value("kept_state_room", int64_t{0});

@@ -34,7 +34,8 @@ struct Orders {
   int threads = 1;
   // How much of this node's memory there is for a state that comes from another node.
   int64_t kept_state_room = 0;
-  std::optional<UnixUser> user;                    // none: as the agent
+  std::optional<UnixUser> user;  // none: as the agent
+  bool confined = false;  // only for a worker that knows what it was confined to (confinement.h)
   std::map<std::string, std::string> environment;  // set before anything of the job is read
 };
 

@@ -171,7 +171,7 @@ absl::Status DropCapabilities() {
   return absl::OkStatus();
 }
 
-absl::Status RestrictToRoots(const Roots& roots) {
+absl::Status RestrictToRoots(const run::Roots& roots) {
   std::error_code error;
   FileRights rights{.read = {std::begin(kRead), std::end(kRead)}};
   rights.read.push_back(std::filesystem::read_symlink("/proc/self/exe", error).parent_path());
@@ -197,7 +197,7 @@ absl::Status RestrictToRoots(const Roots& roots) {
 
 }  // namespace
 
-absl::Status Confine(const Roots& roots) {
+absl::Status Confine(const run::Roots& roots) {
   const rlimit none{0, 0};
   setrlimit(RLIMIT_CORE, &none);
   // Networks with remote access to memory lock it, as root could without a limit.
@@ -205,7 +205,7 @@ absl::Status Confine(const Roots& roots) {
   setrlimit(RLIMIT_MEMLOCK, &all);
   TY_RETURN_IF_ERROR(DropCapabilities());
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return ErrnoStatus(errno, "no_new_privs");
-  if (!roots.data.empty() || !roots.checkpoints.empty()) {
+  if (!roots.empty()) {
     TY_RETURN_IF_ERROR(RestrictToRoots(roots));
   }
   return TRAINYARD_FILTERS_CALLS == 1 ? ForbidWhatNobodyNeeds() : absl::OkStatus();

@@ -18,6 +18,7 @@
 #include "executor/run/run_directory.h"
 #include "executor/worker/become_user.h"
 #include "storage/base/file.h"
+#include "storage/base/printable.h"
 #include "storage/base/status.h"
 
 namespace trainyard::worker {
@@ -28,7 +29,7 @@ constexpr unsigned kMostSeconds = 30;  // the agent waits less long; it may be g
 constexpr size_t kLargestRequest = size_t{4} << 20;
 
 // `begun`: what of the request was read with the orders.
-absl::Status Prepare(const Roots& roots, std::string& begun) {
+absl::Status Prepare(const run::Roots& roots, std::string& begun) {
   alarm(kMostSeconds);  // to open a root may hang
   TY_RETURN_IF_ERROR(Confine(roots));
   run::OrdersReader reader;
@@ -82,7 +83,7 @@ absl::StatusOr<plan::DataFacts> LookAt(const v1::LookRequest& request, bool& uns
 
 }  // namespace
 
-int RunLook(const Roots& roots) {
+int RunLook(const run::Roots& roots) {
   std::string begun;
   const absl::Status prepared = Prepare(roots, begun);
   if (!prepared.ok()) {
@@ -99,7 +100,7 @@ int RunLook(const Roots& roots) {
     *answer.mutable_facts() = facts::ToMessage(*facts);
   } else {
     answer.mutable_error()->set_code(static_cast<int>(facts.status().code()));
-    answer.mutable_error()->set_message(std::string(facts.status().message()));
+    answer.mutable_error()->set_message(Printable(facts.status().message()));
     answer.mutable_error()->set_unseen(unseen);
   }
   const absl::Status told = WriteAll(STDIN_FILENO, answer.SerializeAsString(), "the answer");

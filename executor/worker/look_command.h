@@ -9,6 +9,6 @@ namespace trainyard::worker {
 // its end, writes a LookAnswer, and ends. Nothing but the roots is within its reach, no network,
 // and so much memory and time that a file made to take them takes nothing of the node. Returns the
 // exit code.
-int RunLook(const Roots& roots);
+int RunLook(const run::Roots& roots);
 
 }  // namespace trainyard::worker

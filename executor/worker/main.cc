@@ -1,11 +1,12 @@
 // trainyard-worker: one rank of a job, or a whole job alone.
 
-#include <spdlog/spdlog.h>
-
 #include <CLI/CLI.hpp>
+#include <cstdlib>
 #include <iostream>
+#include <optional>
 #include <thread>
 
+#include "executor/run/confinement.h"
 #include "executor/run/run_directory.h"
 #include "executor/worker/alone.h"
 #include "executor/worker/arithmetic_command.h"
@@ -26,8 +27,6 @@ namespace {
 struct Flags {
   RankOptions rank;
   bool standby = false;
-  bool confined = false;
-  Roots roots;
   AloneOptions alone;
   std::string device;
   int threads = 1;
@@ -40,12 +39,6 @@ void Declare(CLI::App& app, Flags& flags) {
   app.footer("\n" + ExitCodesText());
   auto* run_dir = app.add_option("--run-dir", flags.rank.run_directory,
                                  "run the rank assigned in this folder (used by the agent)");
-  app.add_flag("--confined", flags.confined,
-               "with --standby: keep the kernel's means of attack from the rank");
-  app.add_option("--data-root", flags.roots.data,
-                 "with --confined, or look: of files, only these folders may be read");
-  app.add_option("--checkpoint-root", flags.roots.checkpoints,
-                 "with --confined, or look: and these be written");
   auto* standby = app.add_flag("--standby", flags.standby,
                                "wait warm for a rank, named by a JSON line on stdin");
   auto* spec = app.add_option("--spec", flags.alone.spec, "train this job file, with no server");
@@ -67,8 +60,7 @@ void Declare(CLI::App& app, Flags& flags) {
   run_dir->excludes(standby)->excludes(spec);
   standby->excludes(spec);
 
-  app.add_subcommand("look", "find out what the files of a job hold (used by the agent)")
-      ->fallthrough();
+  app.add_subcommand("look", "find out what the files of a job hold (used by the agent)");
   app.add_subcommand("libraries", "print which versions of the libraries that it calls are here");
   app.add_subcommand("arithmetic", "print what the last digits of results on a device depend on")
       ->add_option("--device", flags.asked_device, "cpu, or cuda:I")
@@ -114,7 +106,10 @@ int Main(int argc, char** argv) {
   }
   SetUpLog("trainyard-worker");
   if (app.got_subcommand("sample")) return RunSample(flags.sample);
-  if (app.got_subcommand("look")) return RunLook(flags.roots);
+  const absl::StatusOr<std::optional<run::Roots>> confinement =
+      run::ParseConfinement(getenv(run::kConfinementVariable));
+  if (!confinement.ok()) return Usage(std::string(confinement.status().message()));
+  if (app.got_subcommand("look")) return RunLook(confinement->value_or(run::Roots()));
   if (app.got_subcommand("libraries")) return RunLibraries();
   if (app.got_subcommand("arithmetic")) return RunArithmetic(flags.asked_device);
 
@@ -128,15 +123,15 @@ int Main(int argc, char** argv) {
     if (flags.alone.out.empty()) return Usage("--spec needs --out, a folder for the checkpoints");
     return RunAlone(flags.alone);
   }
-  if (flags.confined) {
-    if (const absl::Status confined = Confine(flags.roots); !confined.ok()) {
-      spdlog::error("{}", std::string(confined.message()));
-      return run::kExitUsage;
+  const bool confined = flags.standby && confinement->has_value();
+  if (confined) {
+    if (const absl::Status status = Confine(**confinement); !status.ok()) {
+      return Usage(std::string(status.message()));
     }
   }
   CatchStopSignals(/*also_interrupt=*/false);
   if (!flags.rank.run_directory.empty()) return RunRank(flags.rank, nullptr);
-  if (flags.standby) return RunStandby(flags.rank, !flags.device.empty(), flags.confined);
+  if (flags.standby) return RunStandby(flags.rank, !flags.device.empty(), confined);
   return Usage("nothing to do: give --spec, --run-dir or --standby");
 }
 

@@ -19,8 +19,8 @@ struct FileRights {
 
 // From now on this thread, and what it starts later, has these rights of its user's and no others,
 // can get no new ones by running a program, and can neither trace other processes nor, from Linux
-// 6.12 on, signal them. Call it before the first other thread starts. kUnimplemented: this kernel
-// cannot enforce it.
+// 6.12 on, signal them; before 6.2 it may truncate files that its user may write. Call it before
+// the first other thread starts. kUnimplemented: this kernel cannot enforce it.
 absl::Status RestrictFiles(const FileRights& rights);
 
 // Whether the kernel can do that, and whether it can filter system calls. kUnimplemented, in words.

@@ -160,6 +160,13 @@ class ProjectUserTest(unittest.TestCase):
         classes = {"model": {"mlp": {"hidden": [8]}}, "training": {"steps": 1, "batch_size": 8}, "data": {"idx": {
             "train_images": str(broken), "train_labels": str(broken)}}, "schedule": {"learning_rate": 0.1}, "optimizer": {"sgd": {}}}
         self.assertIn(str(broken), self.refused("vision", classes).details())
+        # A name in any bytes reaches the caller, and ends nobody's session.
+        pictures = os.fsencode(yard.dir) + b"/data/pictures"
+        for name in (b"/\xffa", b"/\xffb"):
+            os.makedirs(pictures + name)
+        classes["data"] = {"image_folder": {"train": os.fsdecode(pictures), "transform": {"size": 8}}}
+        self.assertIn("/?a: found a class without", self.refused("vision", classes).details())
+        self.assertEqual(len(yard.connected_nodes()), 2)
         # Others' jobs still have theirs read by the server's own user.
         spec["data"]["text"].update(path=self.text)
         self.assertEqual(yard.end_of(yard.submit_in("open", spec)).state, resources_pb.SUCCEEDED)

@@ -5,6 +5,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "executor/run/confinement.h"
+
 namespace trainyard::run {
 namespace {
 
@@ -100,6 +102,28 @@ TEST_F(OrdersTest, ForAUserAreNoneToAWorkerThatKnowsNoUsers) {
           .ok());
   ASSERT_TRUE(Receive().ok());
   EXPECT_THAT(reader_.line(), ::testing::Not(HasSubstr("\"run_dir\"")));
+}
+
+// Nor one that would not know the roots.
+TEST_F(OrdersTest, WithinRootsAreNoneToAWorkerThatKnowsNoRoots) {
+  ASSERT_TRUE(
+      GiveOrders(agent_.get(), {.run_directory = "/r", .device = "cpu", .confined = true}, -1)
+          .ok());
+  const auto orders = Receive();
+  ASSERT_TRUE(orders.ok()) << orders.status();
+  EXPECT_TRUE(orders->confined);
+  EXPECT_EQ(orders->run_directory, "/r");
+  EXPECT_THAT(reader_.line(), ::testing::Not(HasSubstr("\"run_dir\"")));
+}
+
+TEST(Confinement, SurvivesTheEnvironment) {
+  const Roots roots{.data = {"/a:b", "/c\"d"}, .checkpoints = {}};
+  const auto read = ParseConfinement(FormatConfinement(roots).c_str());
+  ASSERT_TRUE(read.ok() && read->has_value()) << read.status();
+  EXPECT_THAT((*read)->data, ElementsAre("/a:b", "/c\"d"));
+  EXPECT_FALSE(ParseConfinement(nullptr)->has_value());
+  EXPECT_FALSE(ParseConfinement("{").ok());
+  EXPECT_FALSE(ParseConfinement("{\"data\": 1}").ok());
 }
 
 }  // namespace

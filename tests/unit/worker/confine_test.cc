@@ -41,6 +41,9 @@ int Open(const std::string& path, int flags) {
   return ErrorOf(FileDescriptor(open(path.c_str(), flags | O_CLOEXEC, 0600)).get());
 }
 
+// The version of Landlock's interface that this kernel has.
+const long kLandlock = syscall(SYS_landlock_create_ruleset, nullptr, 0, 1);
+
 class ConfineTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -83,7 +86,7 @@ TEST_F(ConfineTest, FilesAreThoseOfTheRootsAndItsOwn) {
   } cases[] = {
       {Path("data") + "/file", O_RDONLY, 0},
       {Path("data") + "/file", O_WRONLY, EACCES},
-      {Path("data") + "/file", O_RDONLY | O_TRUNC, EACCES},
+      {Path("data") + "/file", O_RDONLY | O_TRUNC, kLandlock >= 3 ? EACCES : 0},
       {Path("data") + "/new", O_WRONLY | O_CREAT, EACCES},
       {Path("data") + "/link", O_RDONLY, EACCES},
       {Path("data") + "/../other/file", O_RDONLY, EACCES},
@@ -152,7 +155,8 @@ TEST_F(ConfineTest, AnotherProcessIsOutOfReach) {
     EXPECT_NE(in_proc(name), 0) << name;
   }
   EXPECT_EQ(in_proc("status"), 0);
-  EXPECT_EQ(Try([&] { return ErrorOf(kill(victim, SIGKILL)); }, user), EPERM);
+  EXPECT_EQ(Try([&] { return ErrorOf(kill(victim, 0)); }, user),
+            TRAINYARD_FILTERS_CALLS == 1 || kLandlock >= 6 ? EPERM : 0);
   EXPECT_EQ(Try([&] { return ErrorOf(kill(-1, 0)); }, user),
             TRAINYARD_FILTERS_CALLS == 1 ? EPERM : 0);
   EXPECT_EQ(Try([&] { return ErrorOf(kill(getpid(), 0)); }, user), 0);
