@@ -6,6 +6,7 @@
 #include "storage/job_store.h"
 #include "storage/node_key_store.h"
 #include "storage/project_store.h"
+#include "storage/provision_store.h"
 #include "storage/retention_store.h"
 #include "storage/scheduler_store.h"
 #include "storage/token_store.h"
@@ -25,6 +26,7 @@ class Stores {
   virtual AuthorityStore& authority() = 0;
   virtual NodeKeyStore& node_keys() = 0;
   virtual ProjectStore& projects() = 0;
+  virtual ProvisionStore& provision() = 0;
   virtual RetentionStore& retention() = 0;
   virtual Wakeups& wakeups() = 0;
 

@@ -24,6 +24,7 @@ class MemoryStores : public Stores,
                      SchedulerStore,
                      TokenStore,
                      ProjectStore,
+                     ProvisionStore,
                      AuditStore,
                      AuthorityStore,
                      NodeKeyStore,
@@ -36,6 +37,7 @@ class MemoryStores : public Stores,
   SchedulerStore& scheduler() override { return *this; }
   TokenStore& tokens() override { return *this; }
   ProjectStore& projects() override { return *this; }
+  ProvisionStore& provision() override { return *this; }
   AuditStore& audit() override { return *this; }
   AuthorityStore& authority() override { return *this; }
   NodeKeyStore& node_keys() override { return *this; }
@@ -150,6 +152,16 @@ class MemoryStores : public Stores,
   absl::StatusOr<std::vector<ProjectRecord>> ListProjects(const std::string& after,
                                                           int limit) override;
 
+  // ProvisionStore
+  absl::StatusOr<NodeRequests> ListNodeRequests(WhichRequests which) override;
+  absl::Status AddNodeRequests(int64_t leader_epoch,
+                               const std::vector<NodeRequest>& requests) override;
+  absl::Status UpdateNodeRequests(int64_t leader_epoch,
+                                  const std::vector<NodeRequest>& requests) override;
+  absl::StatusOr<std::vector<std::string>> ReleaseIdleNodes(
+      int64_t leader_epoch, const std::vector<std::string>& nodes) override;
+  absl::StatusOr<int> ForgetEndedNodes(int64_t leader_epoch) override;
+
   // RetentionStore
   absl::StatusOr<Retention> GetRetention() override;
   absl::Status SetRetention(const Retention& retention) override;
@@ -222,6 +234,9 @@ class MemoryStores : public Stores,
   std::vector<JoinToken> join_tokens_ ABSL_GUARDED_BY(mu_);             // the oldest first
   std::map<std::string, NodeKey> node_keys_ ABSL_GUARDED_BY(mu_);       // by fingerprint
   NodeKey* KeyOfName(const std::string& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::map<std::string, NodeRequest> node_requests_ ABSL_GUARDED_BY(mu_);  // by node
+  absl::Status CheckLeads(int64_t leader_epoch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool HoldsRanks(const std::string& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   LeaderRecord leader_ ABSL_GUARDED_BY(mu_);
   Retention retention_ ABSL_GUARDED_BY(mu_);
 };

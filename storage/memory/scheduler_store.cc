@@ -209,10 +209,7 @@ absl::StatusOr<int> MemoryStores::Apply(int64_t leader_epoch, const Decisions& d
   TY_RETURN_IF_ERROR(Available());
   TY_RETURN_IF_ERROR(CheckDecisions(decisions));
   absl::MutexLock lock(&mu_);
-  if (leader_.epoch != leader_epoch) {
-    return absl::AbortedError(
-        absl::StrCat("leader epoch ", leader_epoch, " is over: the newest is ", leader_.epoch));
-  }
+  TY_RETURN_IF_ERROR(CheckLeads(leader_epoch));
   int changed = ApplyLosses(decisions.lost_nodes);
   for (const NodeCordon& cordon : decisions.cordons) changed += ApplyCordon(cordon);
   for (const FailedStart& start : decisions.failed_starts) changed += ApplyFailedStart(start);

@@ -11,6 +11,7 @@
 #include "storage/postgres/job_store.h"
 #include "storage/postgres/node_key_store.h"
 #include "storage/postgres/project_store.h"
+#include "storage/postgres/provision_store.h"
 #include "storage/postgres/retention_store.h"
 #include "storage/postgres/scheduler_store.h"
 #include "storage/postgres/token_store.h"
@@ -44,6 +45,7 @@ class PostgresStores : public Stores {
   AuthorityStore& authority() override { return authority_; }
   NodeKeyStore& node_keys() override { return node_keys_; }
   ProjectStore& projects() override { return projects_; }
+  ProvisionStore& provision() override { return provision_; }
   RetentionStore& retention() override { return retention_; }
   Wakeups& wakeups() override { return wakeups_; }
 
@@ -68,6 +70,7 @@ class PostgresStores : public Stores {
   PostgresAuthorityStore authority_{database_};
   PostgresNodeKeyStore node_keys_{agents_};
   PostgresProjectStore projects_{database_};
+  PostgresProvisionStore provision_{database_};
   PostgresRetentionStore retention_{database_};
   PostgresWakeups wakeups_;
 };

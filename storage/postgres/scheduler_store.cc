@@ -15,8 +15,6 @@
 namespace trainyard::postgres {
 namespace {
 
-// The time limit of each statement of Apply, whose locks must not keep others waiting.
-constexpr absl::Duration kStatementLimit = absl::Seconds(2);
 constexpr int64_t kNoBeat = -1;  // beats count up from 0
 constexpr int kClaimBytes = 8;
 
@@ -407,15 +405,7 @@ absl::StatusOr<int> PostgresSchedulerStore::Apply(int64_t leader_epoch,
                                                   const Decisions& decisions) {
   TY_RETURN_IF_ERROR(CheckDecisions(decisions));
   return database_.Run("apply decisions", [&](Transaction& transaction) -> absl::StatusOr<int> {
-    const int64_t epoch =
-        transaction
-            .Run(kLockLeader,
-                 Params(absl::StrCat(absl::ToInt64Milliseconds(kStatementLimit))))[0][0]
-            .as<int64_t>();
-    if (epoch != leader_epoch) {
-      return absl::AbortedError(
-          absl::StrCat("leader epoch ", leader_epoch, " is over: the newest is ", epoch));
-    }
+    TY_RETURN_IF_ERROR(LockLeader(transaction, leader_epoch));
     TY_ASSIGN_OR_RETURN(const int changed, Applier(transaction, decisions).Apply());
     // Something may have been applied by the try whose answer was lost: the fleet must be woken.
     return changed == 0 && transaction.repeated_in_doubt ? 1 : changed;

@@ -13,6 +13,8 @@
 namespace trainyard::postgres {
 namespace {
 
+// The time limit of each statement of the leader, whose locks must not keep others waiting.
+constexpr absl::Duration kLeaderStatementLimit = absl::Seconds(2);
 constexpr int kMostMoves = 8;  // of a job between live and ended while its lock is waited for
 
 }  // namespace
@@ -118,6 +120,14 @@ absl::Status WriteRank(Transaction& transaction, const RankRecord& rank) {
 }
 
 }  // namespace
+
+absl::Status LockLeader(Transaction& transaction, int64_t epoch) {
+  const std::string limit = absl::StrCat(absl::ToInt64Milliseconds(kLeaderStatementLimit));
+  const auto newest = transaction.Run(kLockLeader, Params(limit))[0][0].as<int64_t>();
+  if (newest == epoch) return absl::OkStatus();
+  return absl::AbortedError(
+      absl::StrCat("leader epoch ", epoch, " is over: the newest is ", newest));
+}
 
 absl::Time Now(Transaction& transaction) {
   return absl::FromUnixMicros(transaction.Run(kNow, Params())[0][0].as<int64_t>());

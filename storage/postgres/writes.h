@@ -18,6 +18,9 @@ namespace trainyard::postgres {
 
 absl::Time Now(Transaction& transaction);  // the database's clock
 
+// Held to the end of the transaction. kAborted: `epoch` is not the newest leader's.
+absl::Status LockLeader(Transaction& transaction, int64_t epoch);
+
 // The job, live or ended, locked until the end of the transaction; without spec. Nothing when it
 // was deleted.
 std::optional<JobRecord> LockJob(Transaction& transaction, const std::string& uid);

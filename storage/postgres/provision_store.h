@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "storage/postgres/database.h"
+#include "storage/provision_store.h"
+
+namespace trainyard::postgres {
+
+class PostgresProvisionStore : public ProvisionStore {
+ public:
+  explicit PostgresProvisionStore(Database& database) : database_(database) {}
+
+  absl::StatusOr<NodeRequests> ListNodeRequests(WhichRequests which) override;
+  absl::Status AddNodeRequests(int64_t leader_epoch,
+                               const std::vector<NodeRequest>& requests) override;
+  absl::Status UpdateNodeRequests(int64_t leader_epoch,
+                                  const std::vector<NodeRequest>& requests) override;
+  absl::StatusOr<std::vector<std::string>> ReleaseIdleNodes(
+      int64_t leader_epoch, const std::vector<std::string>& nodes) override;
+  absl::StatusOr<int> ForgetEndedNodes(int64_t leader_epoch) override;
+
+ private:
+  Database& database_;
+};
+
+}  // namespace trainyard::postgres
