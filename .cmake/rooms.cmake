@@ -99,7 +99,7 @@ set(TRAINYARD_RESTRICTED_INCLUDES
   "gloo/|executor/engine/parallel/"
   "jpeglib.h|executor/data/images/"
   "png.h|executor/data/images/"
-  "yaml-cpp/|proto/text/ clients/ storage/base/flags_file.cc")
+  "yaml-cpp/|proto/text/ clients/ storage/base/flags_file.cc server/fleet/provision/pools.cc")
 
 # Sets `result` to ON when one of `prefixes` (separated by spaces) begins `path`.
 function(begins_with_any result path prefixes)

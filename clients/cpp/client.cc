@@ -341,6 +341,10 @@ absl::StatusOr<v1::Checkpoint> Client::GetCheckpoint(const v1::GetCheckpointRequ
                            request);
 }
 
+absl::StatusOr<v1::ListPoolsResponse> Client::ListPools(const v1::ListPoolsRequest& request) {
+  return connection_->Call(&Endpoint::nodes, &v1::NodeService::Stub::ListPools, request);
+}
+
 absl::StatusOr<v1::ListNodesResponse> Client::ListNodes(const v1::ListNodesRequest& request) {
   return connection_->Call(&Endpoint::nodes, &v1::NodeService::Stub::ListNodes, request);
 }

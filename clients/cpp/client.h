@@ -81,6 +81,7 @@ class Client {
       const v1::ListCheckpointsRequest& request);
   absl::StatusOr<v1::Checkpoint> GetCheckpoint(const v1::GetCheckpointRequest& request);
   absl::StatusOr<v1::ListNodesResponse> ListNodes(const v1::ListNodesRequest& request);
+  absl::StatusOr<v1::ListPoolsResponse> ListPools(const v1::ListPoolsRequest& request);
   absl::StatusOr<v1::Node> GetNode(const v1::GetNodeRequest& request);
   absl::StatusOr<v1::Node> DrainNode(const v1::DrainNodeRequest& request);
   absl::StatusOr<v1::Node> UndrainNode(const v1::UndrainNodeRequest& request);

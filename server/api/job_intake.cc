@@ -115,6 +115,7 @@ JobIntake::Nodes JobIntake::NodesOfAMomentAgo() {
 absl::StatusOr<JobIntake::Nodes> JobIntake::ReadNodes() {
   const absl::Duration now = SystemClock().SinceBoot();
   TY_ASSIGN_OR_RETURN(std::vector<NodeRecord> read, stores_.fleet().ListNodes());
+  read.insert(read.end(), possible_.begin(), possible_.end());
   auto nodes = std::make_shared<const std::vector<NodeRecord>>(std::move(read));
   absl::MutexLock lock(&mu_);
   nodes_ = nodes;

@@ -27,12 +27,15 @@ class JobIntake {
   using Foretell = std::function<std::optional<Reason>(const JobRecord&)>;
 
   // What is referred to outlives it.
-  JobIntake(Stores& stores, Sizer& sizer, ProjectFacts::Look look, Foretell foretell)
+  // `possible`: what engines could add to the nodes that there are.
+  JobIntake(Stores& stores, Sizer& sizer, ProjectFacts::Look look, Foretell foretell,
+            std::vector<NodeRecord> possible = {})
       : stores_(stores),
         jobs_(stores.jobs()),
         sizer_(sizer),
         facts_(stores.projects(), std::move(look)),
-        foretell_(std::move(foretell)) {}
+        foretell_(std::move(foretell)),
+        possible_(std::move(possible)) {}
 
   // True once nobody waits for the answer any more: then nothing is written.
   using Gone = std::function<bool()>;
@@ -103,6 +106,7 @@ class JobIntake {
   Sizer& sizer_;
   ProjectFacts facts_;
   const Foretell foretell_;
+  const std::vector<NodeRecord> possible_;
   absl::Mutex mu_;
   Nodes nodes_ ABSL_GUARDED_BY(mu_);  // as of a moment ago
   absl::Duration nodes_read_ ABSL_GUARDED_BY(mu_) =

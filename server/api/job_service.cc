@@ -2,6 +2,8 @@
 
 #include <deque>
 #include <memory>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -16,6 +18,7 @@
 #include "server/api/submission.h"
 #include "server/api/unary_call.h"
 #include "server/api/watch_stream.h"
+#include "server/fleet/provision/reconcile.h"
 #include "server/rpc/bridge.h"
 #include "server/scheduler/explain.h"
 #include "storage/base/field_error.h"
@@ -73,8 +76,8 @@ class JobService final : public v1::JobService::CallbackService {
             [&fleet = b_.fleet](const v1::LookRequest& request, absl::Time until, bool& unseen) {
               return fleet.Look(request, until, unseen);
             },
-            [&scheduler = b_.scheduler](const JobRecord& job) { return scheduler.Foretell(job); }) {
-  }
+            [&scheduler = b_.scheduler](const JobRecord& job) { return scheduler.Foretell(job); },
+            PossibleNodes(b_.pools)) {}
 
   grpc::ServerUnaryReactor* SubmitJob(grpc::CallbackServerContext* context,
                                       const v1::SubmitJobRequest* request,
@@ -314,12 +317,32 @@ class JobService final : public v1::JobService::CallbackService {
     TY_ASSIGN_OR_RETURN(const auto attempts, b_.stores.fleet().ListAttempts(job.uid));
     TY_ASSIGN_OR_RETURN(SchedulerSnapshot snapshot, b_.stores.scheduler().ReadSnapshot());
     TrustLeases(snapshot);
-    TY_ASSIGN_OR_RETURN(*response, ToProto(job, trainyard::Explain(job, attempts, snapshot,
-                                                                   b_.planner, IsAccepted)));
+    Explanation explanation = trainyard::Explain(job, attempts, snapshot, b_.planner, IsAccepted);
+    if (job.state == JobState::kQueued) {
+      TY_RETURN_IF_ERROR(ExplainPools(snapshot, explanation));
+    }
+    TY_ASSIGN_OR_RETURN(*response, ToProto(job, explanation));
     if (!by.project.empty()) {
       for (std::string& ahead : *response->mutable_ahead()) {
         if (!CheckProject(by, ahead).ok()) ahead = "projects/-/jobs/-";
       }
+    }
+    return absl::OkStatus();
+  }
+
+  // What was asked of engines, for whoever waits.
+  absl::Status ExplainPools(const SchedulerSnapshot& snapshot, Explanation& explanation) {
+    TY_ASSIGN_OR_RETURN(const NodeRequests asked,
+                        b_.stores.provision().ListNodeRequests(WhichRequests::kAll));
+    std::set<std::string> registered;
+    for (const NodeRecord& node : snapshot.nodes) registered.insert(node.name);
+    for (std::string& sentence : DescribeRequests(asked.requests, registered, snapshot.now)) {
+      absl::StrAppend(&explanation.reason.message, "; ", sentence);
+      explanation.details.push_back(std::move(sentence));
+    }
+    // Nobody needs to start an agent, or find a larger one, while nodes are on their way.
+    if (!b_.pools.empty() && explanation.reason.code == reason::kNoNodes) {
+      explanation.suggestions.clear();
     }
     return absl::OkStatus();
   }

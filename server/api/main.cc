@@ -47,6 +47,7 @@ struct Flags {
   std::vector<std::string> token_files;
   std::string checkpoint_root;
   std::string audit_heads;
+  std::string pools;
   int64_t heartbeat_ms = 2000;
   int64_t lease_ms = 10000;
   int64_t self_fence_ms = 8000;
@@ -213,6 +214,9 @@ absl::StatusOr<ServerOptions> ToOptions(const Flags& flags) {
   options.planner.tell_after = absl::Seconds(3);
   options.planner.grow_after = absl::Milliseconds(flags.grow_after_ms);
   options.planner.most_growths = flags.most_growths;
+  if (!flags.pools.empty()) {
+    TY_ASSIGN_OR_RETURN(options.pools, ReadPools(flags.pools));
+  }
   options.scheduler.start_limit = absl::Milliseconds(flags.start_limit_ms);
   return options;
 }
@@ -310,6 +314,9 @@ void Declare(CLI::App& app, Flags& flags) {
       "file that gets a line with the head of this server's part of the audit every 10 s "
       "in which it grew: kept elsewhere, it shows `trainyard audit verify` what was cut "
       "off or written anew");
+  app.add_option("--pools", flags.pools,
+                 "YAML file with the pools whose nodes Slurm makes when jobs wait for them, the "
+                 "same on all servers");
   app.add_option("--heartbeat-ms", flags.heartbeat_ms, "agents renew this often")
       ->capture_default_str();
   app.add_option("--lease-ms", flags.lease_ms, "how long an agent may run without")

@@ -7,6 +7,7 @@
 #include "server/api/convert.h"
 #include "server/api/names.h"
 #include "server/api/page_token.h"
+#include "server/api/pool_calls.h"
 #include "server/api/services.h"
 #include "server/api/unary_call.h"
 #include "storage/base/status.h"
@@ -127,6 +128,18 @@ class NodeService final : public v1::NodeService::CallbackService {
     return RunCall(b_, Permission::kAdmitNodes, context, request, [=, this](const Principal& by) {
       return Revoke(request->name(), by.name, response);
     });
+  }
+  grpc::ServerUnaryReactor* ListPools(grpc::CallbackServerContext* context,
+                                      const v1::ListPoolsRequest* request,
+                                      v1::ListPoolsResponse* response) override {
+    return RunCall(
+        b_, Permission::kReadNodes, context, request, [=, this](const Principal&) -> absl::Status {
+          TY_ASSIGN_OR_RETURN(const NodeRequests requests,
+                              b_.stores.provision().ListNodeRequests(WhichRequests::kAll));
+          TY_ASSIGN_OR_RETURN(const std::vector<NodeRecord> nodes, b_.stores.fleet().ListNodes());
+          ShowPools(b_.pools, requests.requests, nodes, response);
+          return absl::OkStatus();
+        });
   }
 
  private:

@@ -21,6 +21,8 @@
 #include "server/audit/audit_log.h"
 #include "server/auth/authenticator.h"
 #include "server/fleet/executor_service.h"
+#include "server/fleet/provision/provisioner.h"
+#include "server/fleet/provision/slurm/slurm_engine.h"
 #include "server/watch/watch_hub.h"
 #include "server/work/task_pool.h"
 #include "storage/base/file.h"
@@ -121,11 +123,24 @@ struct Server::Parts {
               [this](const std::string& uid, const SharedItems& items) {
                 watches.Offer(uid, items);
               }),
-        scheduler(stores.scheduler(), stores.wakeups(), clock, options.scheduler),
+        provisioner(stores, clock,
+                    {.pools = options.pools,
+                     .make_engine =
+                         [](const std::string& yard_id) {
+                           return std::make_unique<SlurmEngine>(yard_id);
+                         }}),
+        scheduler(stores.scheduler(), stores.wakeups(), clock, SchedulerOptions(options)),
         retention(stores.retention(), options.retention) {
     if (options.agents.has_value()) {
       admission.emplace(stores.node_keys(), options.agents->authority);
     }
+  }
+
+  LoopOptions SchedulerOptions(const ServerOptions& options) {
+    LoopOptions loop = options.scheduler;
+    loop.wants_capacity = [this] { return provisioner.WantsCapacity(); };
+    loop.on_capacity = [this](CapacityView view) { provisioner.Offer(std::move(view)); };
+    return loop;
   }
 
   absl::Status ListenForAgents(const AgentsPort& options) {
@@ -182,6 +197,7 @@ struct Server::Parts {
   Authenticator authenticator;
   WatchHub watches;
   Fleet fleet;
+  Provisioner provisioner;  // whom the scheduler tells what waits
   SchedulerLoop scheduler;
   RetentionLoop retention;
   std::optional<NodeAdmission> admission;  // with a port for agents
@@ -224,6 +240,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Stores& stores, Clock& clo
       .sizer = *parts->sizer,
       .pool = parts->stream_pool,
       .calls = parts->calls,
+      .pools = options.pools,
       .planner = options.planner,
       .pause_grace = options.pause_grace,
       .version = TRAINYARD_VERSION,
@@ -253,6 +270,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Stores& stores, Clock& clo
     return grpc.status();
   }
   parts->grpc = *std::move(grpc);
+  parts->provisioner.Start();
   parts->scheduler.Start();
   // Whoever is connected to a server that has lost its store moves to another.
   parts->store_watch = std::make_unique<StoreWatch>(
@@ -278,6 +296,7 @@ void Server::Drain(absl::Duration limit) {
   if (parts.drained) return;
   parts.drained = true;
   parts.scheduler.Stop();  // first: another replica leads from then on
+  parts.provisioner.Stop();
   parts.store_watch->Stop();
   parts.SetServing(false);
   parts.retention.Stop();

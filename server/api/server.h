@@ -9,6 +9,7 @@
 #include "proto/tls/certificate.h"
 #include "proto/tls/pem_files.h"
 #include "server/fleet/fleet.h"
+#include "server/fleet/provision/pools.h"
 #include "server/retention/retention_loop.h"
 #include "server/scheduler/loop.h"
 #include "server/sizing/sizer.h"
@@ -38,6 +39,7 @@ struct ServerOptions {
   LoopOptions scheduler;  // `holder` and `planner` are filled in
   SizerOptions sizer;
   RetentionOptions retention;
+  std::vector<Pool> pools;  // whose nodes engines make
   std::string audit_heads;  // file for AuditLogOptions::heads_file
   absl::Duration pause_grace = absl::Minutes(5);
   CallQueueOptions calls;  // store calls for everything that is not a stream

@@ -5,12 +5,14 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "server/audit/audit_log.h"
 #include "server/auth/authenticator.h"
 #include "server/auth/node_admission.h"
 #include "server/fleet/fleet.h"
+#include "server/fleet/provision/pools.h"
 #include "server/scheduler/loop.h"
 #include "server/sizing/sizer.h"
 #include "server/watch/watch_hub.h"
@@ -36,6 +38,7 @@ struct ServiceDependencies {
   Sizer& sizer;
   TaskPool& pool;
   CallQueue& calls;
+  std::vector<Pool> pools;
   PlannerOptions planner;
   absl::Duration pause_grace = absl::Minutes(5);  // to write a checkpoint
   std::string version;

@@ -175,6 +175,9 @@ absl::StatusOr<absl::Duration> SchedulerLoop::Turn() {
     TY_RETURN_IF_ERROR(ReadChanges());
     const Pass pass = Plan();
     wait = pass.next - state_.now();
+    if (options_.wants_capacity && options_.wants_capacity()) {
+      options_.on_capacity(CapacityOf(state_, pass, epoch_));
+    }
     if (pass.suspension_overdue) wakeups_.Wake("fleet");
     if (Empty(pass.decisions)) break;
     const absl::StatusOr<int> applied = store_.Apply(epoch_, pass.decisions);

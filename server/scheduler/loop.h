@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <optional>
 #include <string>
 #include <thread>
@@ -8,6 +9,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "server/scheduler/capacity_view.h"
 #include "server/scheduler/leader_judge.h"
 #include "server/scheduler/lease_judge.h"
 #include "server/scheduler/scheduler_state.h"
@@ -28,6 +30,10 @@ struct LoopOptions {
   // All leases change every few seconds, so they are not read with every pass.
   absl::Duration leases_every = absl::Milliseconds(500);
   absl::Duration longest_retry = absl::Milliseconds(200);  // while the store is away
+  // Gets what a pass of the leader left waiting, on the loop's thread, where `wants_capacity` says
+  // that somebody will look at it.
+  std::function<bool()> wants_capacity;
+  std::function<void(CapacityView)> on_capacity;
 };
 
 // Reads what changed, asks the planner, writes its decisions: as leader only. One thread. The

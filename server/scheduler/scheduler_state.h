@@ -43,6 +43,10 @@ class SchedulerState {
   absl::Time now() const { return fold_.now(); }
   const ChangePosition& position() const { return fold_.position(); }
   const SchedulerFold& fold() const { return fold_; }
+  const WaitingQueue& queue() const { return queue_; }
+  const HeldSlots& held() const { return held_; }
+  // Uids of jobs that wait for what is kept for them.
+  const std::set<std::string>& resized() const { return resized_; }
 
  private:
   void Forget(const std::string& uid);

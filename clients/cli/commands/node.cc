@@ -167,6 +167,53 @@ absl::StatusOr<int> ListNodes(Session& session) {
   return kExitOk;
 }
 
+std::string StateOf(const Terminal& terminal, const v1::PoolNode& node) {
+  const bool up = node.state() == v1::PoolNode::UP;
+  const bool failed = node.state() == v1::PoolNode::FAILED;
+  return Paint(terminal,
+               up       ? Color::kGreen
+               : failed ? Color::kRed
+                        : Color::kYellow,
+               v1::PoolNode::State_Name(node.state()));
+}
+
+std::string RenderPools(const Terminal& terminal, const v1::ListPoolsResponse& raw) {
+  const v1::ListPoolsResponse pools = Shown(raw);
+  Table table({"POOL", "ENGINE", "NODES", "MIN", "MAX", "SLOTS EACH"});
+  for (const int column : {2, 3, 4}) table.AlignRight(column);
+  Table nodes({"NODE", "STATE", "ENGINE", "AGE", "FOR"});
+  nodes.AlignRight(3);
+  for (const v1::Pool& pool : pools.pools()) {
+    int up = 0;
+    for (const v1::PoolNode& node : pool.nodes()) {
+      up += node.state() == v1::PoolNode::UP ? 1 : 0;
+      nodes.Add({LastSegment(node.name()), StateOf(terminal, node),
+                 absl::StrCat(node.engine_words(), node.engine_id().empty() ? "" : " as ",
+                              node.engine_id()),
+                 FormatAge(absl::Now() - TimeOf(node.create_time())), node.why()});
+    }
+    table.Add({LastSegment(pool.name()), pool.engine(), absl::StrCat(up), absl::StrCat(pool.min()),
+               absl::StrCat(pool.max()),
+               absl::StrCat(pool.slots_per_node(), " ", v1::Resources::Device_Name(pool.device()),
+                            " of ", FormatBytes(pool.slot_memory_bytes()))});
+  }
+  return absl::StrCat(table.Render(terminal), "\n", nodes.Render(terminal));
+}
+
+absl::StatusOr<int> ListPools(Session& session) {
+  TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
+  TY_ASSIGN_OR_RETURN(const v1::ListPoolsResponse pools, client->ListPools({}));
+  if (session.WriteForPrograms(std::vector<v1::Pool>(pools.pools().begin(), pools.pools().end()))) {
+    return kExitOk;
+  }
+  if (pools.pools().empty()) {
+    session.err().Write("no pools: the server has no --pools\n");
+  } else {
+    session.out().Write(RenderPools(session.terminal(), pools));
+  }
+  return kExitOk;
+}
+
 absl::StatusOr<int> Revoke(Session& session, const std::string& node) {
   TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
   v1::RevokeNodeRequest request;
@@ -207,10 +254,14 @@ void AddCall(CLI::App& parent, Session& session, const std::string& name, const 
 
 void AddNode(CLI::App& root, Session& session) {
   CLI::App* command = root.add_subcommand(
-      "node", "Executor nodes: list, get, drain, undrain, confirm-empty, revoke");
+      "node", "Executor nodes: list, pools, get, drain, undrain, confirm-empty, revoke");
   command->require_subcommand(1);
   CLI::App* list = command->add_subcommand("list", "List nodes");
   session.SetBody(list, [&session] { return ListNodes(session); });
+  CLI::App* pools = command->add_subcommand(
+      "pools",
+      "List the pools whose nodes an engine such as Slurm makes, and what was asked of it");
+  session.SetBody(pools, [&session] { return ListPools(session); });
   AddCall(*command, session, "get", "Show a node and its slots", &Client::GetNode);
   AddCall(*command, session, "drain", "Give it no new work and move away what runs there",
           &Client::DrainNode);

@@ -122,6 +122,8 @@ std::vector<Method> AllMethods() {
            [](auto& r, auto& p) { r.set_name(JobIn(p) + "/checkpoints/latest"); })},
       {"ListNodes", "viewer", false, false,
        Unary<v1::ListNodesRequest>(&Rig::nodes, &N::ListNodes, Nothing<v1::ListNodesRequest>())},
+      {"ListPools", "viewer", false, false,
+       Unary<v1::ListPoolsRequest>(&Rig::nodes, &N::ListPools, Nothing<v1::ListPoolsRequest>())},
       {"GetNode", "viewer", false, false,
        Unary<v1::GetNodeRequest>(&Rig::nodes, &N::GetNode, NamesNode<v1::GetNodeRequest>())},
       {"DrainNode", "operator", false, true,

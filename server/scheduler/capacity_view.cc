@@ -1,0 +1,91 @@
+#include "server/scheduler/capacity_view.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "storage/base/arithmetic.h"
+
+namespace trainyard {
+namespace {
+
+// A class of the queue, its first job, and how many jobs it has.
+struct CountedClass {
+  const JobRecord* first = nullptr;
+  int64_t jobs = 0;
+};
+
+// Without jobs of `left_out`.
+std::vector<CountedClass> CountClasses(const WaitingQueue& queue,
+                                       const std::set<std::string>& left_out) {
+  std::vector<CountedClass> counted;
+  for (const auto& [demand, by_reason] : queue.classes()) {
+    CountedClass of_class;
+    for (const auto& [reason, jobs] : by_reason) {
+      of_class.jobs += static_cast<int64_t>(jobs.size());
+      // They are few, and the first of a class are the ones that are placed.
+      for (const auto& job : jobs) {
+        if (left_out.count(job->uid) > 0) {
+          --of_class.jobs;
+          continue;
+        }
+        if (of_class.first == nullptr || RunsBefore(*job, *of_class.first)) {
+          of_class.first = job.get();
+        }
+        break;
+      }
+    }
+    if (of_class.first != nullptr) counted.push_back(of_class);
+  }
+  std::sort(counted.begin(), counted.end(), [](const CountedClass& a, const CountedClass& b) {
+    return RunsBefore(*a.first, *b.first);
+  });
+  return counted;
+}
+
+CapacityView::Node NodeOf(const NodeRecord& record, const std::multiset<int>& held,
+                          const std::set<int>& placed, absl::Time now) {
+  CapacityView::Node node{.name = record.name,
+                          .takes_work = TakesWorkNow(record, now),
+                          .away = !record.reachable || record.lease_end <= now,
+                          .holds = !held.empty() || !placed.empty()};
+  for (const LostRank& lost : record.lost_ranks) node.lost_jobs.push_back(lost.id.job_uid);
+  for (const SlotRecord& slot : record.slots) {
+    const bool lost = LostRankOn(record, slot.index) != nullptr;
+    node.holds = node.holds || lost;
+    node.slots.push_back({.device = slot.device,
+                          .arithmetic = ArithmeticToText(CertainArithmetic(slot.arithmetic)),
+                          .bytes = slot.memory_bytes,
+                          .free = node.takes_work && !lost && held.count(slot.index) == 0 &&
+                                  placed.count(slot.index) == 0});
+  }
+  return node;
+}
+
+}  // namespace
+
+CapacityView CapacityOf(const SchedulerState& state, const Pass& pass, int64_t leader_epoch) {
+  CapacityView view{.now = state.now(), .leader_epoch = leader_epoch};
+  std::set<std::string> left_out;
+  std::map<std::string, std::set<int>> placed;
+  for (const Placement& placement : pass.decisions.placements) {
+    left_out.insert(placement.job_uid);
+    for (const Placement::Rank& rank : placement.ranks) {
+      placed[rank.node].insert(rank.slots.begin(), rank.slots.end());
+    }
+  }
+  for (const std::string& uid : state.resized()) left_out.insert(uid);
+  for (const CountedClass& counted : CountClasses(state.queue(), left_out)) {
+    view.waiting.push_back({.demand = WholeDemandOf(*counted.first), .jobs = counted.jobs});
+  }
+  for (const auto& [name, node] : state.fold().nodes()) {
+    const auto now_placed = placed.find(name);
+    view.nodes.push_back(NodeOf(node, state.held().On(name),
+                                now_placed == placed.end() ? std::set<int>() : now_placed->second,
+                                state.now()));
+  }
+  return view;
+}
+
+}  // namespace trainyard
