@@ -208,7 +208,6 @@ absl::StatusOr<ServerOptions> ToOptions(const Flags& flags) {
   options.fleet.lease = absl::Milliseconds(flags.lease_ms);
   options.fleet.self_fence = absl::Milliseconds(flags.self_fence_ms);
   options.fleet.orphan_limit = absl::Milliseconds(flags.orphan_limit_ms);
-  options.scheduler.lease = options.fleet.lease;
   options.planner.orphan_limit = options.fleet.orphan_limit;
   options.planner.lease_margin = absl::Milliseconds(flags.lease_margin_ms);
   options.planner.tell_after = absl::Seconds(3);

@@ -226,6 +226,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Stores& stores, Clock& clo
   if (options.replica.empty()) options.replica = absl::StrCat("server-", RandomHex(4));
   options.scheduler.holder = LeaderName(options);
   options.scheduler.planner = options.planner;
+  options.scheduler.lease = options.fleet.lease;
   TY_ASSIGN_OR_RETURN(std::unique_ptr<Sizer> sizer, Sizer::Start(options.sizer));
   auto parts = std::make_unique<Parts>(stores, clock, options, std::move(sizer));
   parts->replica = options.replica;
@@ -296,9 +297,9 @@ void Server::Drain(absl::Duration limit) {
   if (parts.drained) return;
   parts.drained = true;
   parts.scheduler.Stop();  // first: another replica leads from then on
-  parts.provisioner.Stop();
   parts.store_watch->Stop();
   parts.SetServing(false);
+  parts.provisioner.Stop();
   parts.retention.Stop();
   parts.Shutdown(absl::UnavailableError("server is draining"), limit);
 }

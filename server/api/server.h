@@ -36,7 +36,7 @@ struct ServerOptions {
   FleetOptions fleet;
   PlannerOptions planner;
   WatchOptions watch;
-  LoopOptions scheduler;  // `holder` and `planner` are filled in
+  LoopOptions scheduler;  // `holder`, `planner` and `lease` are filled in
   SizerOptions sizer;
   RetentionOptions retention;
   std::vector<Pool> pools;  // whose nodes engines make

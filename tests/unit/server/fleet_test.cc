@@ -756,7 +756,7 @@ class ShortLeaseTest : public FleetTest {
  protected:
   static ServerOptions Options() {
     ServerOptions options = Rig::FastOptions();
-    options.fleet.lease = absl::Milliseconds(300);
+    options.fleet.lease = absl::Seconds(2);
     options.planner.lease_margin = absl::Milliseconds(100);
     return options;
   }
