@@ -36,14 +36,15 @@ class ProvisionStore {
   virtual absl::Status UpdateNodeRequests(int64_t leader_epoch,
                                           const std::vector<NodeRequest>& requests) = 0;
 
-  // Those of the nodes on which no rank that is not GONE was placed are given up: nothing is placed
-  // there any more (they drain), and their requests are RELEASING. Returns their names; a node that
-  // never registered holds nothing.
+  // Those of the nodes on which no rank is, but for LOST ones, are given up: nothing is placed
+  // there any more (they drain, also those that register later), and their requests are RELEASING.
+  // Returns their names.
   virtual absl::StatusOr<std::vector<std::string>> ReleaseIdleNodes(
       int64_t leader_epoch, const std::vector<std::string>& nodes) = 0;
 
   // Forgets nodes whose requests ended, once their leases are over and no rank is left there, and
-  // requests that ended an hour ago whose nodes are forgotten. Returns how many nodes.
+  // requests that ended an hour ago whose nodes are forgotten; with them the keys by which they
+  // joined. Returns how many nodes.
   virtual absl::StatusOr<int> ForgetEndedNodes(int64_t leader_epoch) = 0;
 };
 

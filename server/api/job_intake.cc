@@ -115,7 +115,8 @@ JobIntake::Nodes JobIntake::NodesOfAMomentAgo() {
 absl::StatusOr<JobIntake::Nodes> JobIntake::ReadNodes() {
   const absl::Duration now = SystemClock().SinceBoot();
   TY_ASSIGN_OR_RETURN(std::vector<NodeRecord> read, stores_.fleet().ListNodes());
-  read.insert(read.end(), possible_.begin(), possible_.end());
+  // They count as nodes that their pool could have.
+  std::erase_if(read, [this](const NodeRecord& node) { return IsOfPool(pools_, node.name); });
   auto nodes = std::make_shared<const std::vector<NodeRecord>>(std::move(read));
   absl::MutexLock lock(&mu_);
   nodes_ = nodes;
@@ -123,12 +124,41 @@ absl::StatusOr<JobIntake::Nodes> JobIntake::ReadNodes() {
   return nodes;
 }
 
+absl::Status JobIntake::CheckFitsWithPools(
+    const JobRecord& job, const std::vector<NodeRecord>& nodes,
+    absl::FunctionRef<std::string(int64_t)> what_fits) const {
+  if (possible_.empty()) return CheckFits(job, nodes, what_fits);
+  std::vector<NodeRecord> with = nodes;
+  absl::Status fits;
+  for (const NodeRecord& of_pool : possible_) {
+    with.push_back(of_pool);
+    const bool last = &of_pool == &possible_.back();
+    fits = CheckFits(job, with, [&](int64_t bytes) { return last ? what_fits(bytes) : ""; });
+    if (fits.ok()) return fits;
+    with.pop_back();
+  }
+  return fits;
+}
+
+int64_t JobIntake::LargestSlotWithPools(const JobRecord& job,
+                                        const std::vector<NodeRecord>& nodes) const {
+  int64_t largest = LargestGangSlot(job, nodes);
+  std::vector<NodeRecord> with = nodes;
+  for (const NodeRecord& of_pool : possible_) {
+    with.push_back(of_pool);
+    largest = std::max(largest, LargestGangSlot(job, with));
+    with.pop_back();
+  }
+  return largest;
+}
+
 // A job that fits the nodes of a moment ago is accepted without reading all nodes again.
 absl::Status JobIntake::CheckFitsNodes(const JobRecord& job, const plan::DataFacts& facts,
                                        SteadyTime until) {
   const Nodes recent = NodesOfAMomentAgo();
   const auto say_nothing = [](int64_t) { return ""; };
-  if (recent != nullptr && !recent->empty() && CheckFits(job, *recent, say_nothing).ok()) {
+  const bool any = recent != nullptr && (!recent->empty() || !pools_.empty());
+  if (any && CheckFitsWithPools(job, *recent, say_nothing).ok()) {
     return absl::OkStatus();
   }
   TY_ASSIGN_OR_RETURN(const Nodes nodes, ReadNodes());
@@ -138,7 +168,7 @@ absl::Status JobIntake::CheckFitsNodes(const JobRecord& job, const plan::DataFac
 // Says what would fit, too, which takes planning.
 absl::Status JobIntake::CheckFitsOn(const std::vector<NodeRecord>& nodes, const JobRecord& job,
                                     const plan::DataFacts& facts, SteadyTime until) {
-  return CheckFits(job, nodes, [&](int64_t slot_bytes) {
+  return CheckFitsWithPools(job, nodes, [&](int64_t slot_bytes) {
     v1::JobSpec spec;
     TY_CHECK(spec.ParseFromString(job.spec), "a spec that was just serialized");
     // The fewer ranks there are, the more each holds.
@@ -176,7 +206,7 @@ absl::StatusOr<JobIntake::Chosen> JobIntake::ChooseMesh(JobRecord job, SteadyTim
   TY_ASSIGN_OR_RETURN(chosen.sizing, Size(job, until));
   SetSizing(job, chosen.sizing);
   TY_ASSIGN_OR_RETURN(chosen.nodes, ReadNodes());
-  const int64_t slot_bytes = LargestGangSlot(job, *chosen.nodes);
+  const int64_t slot_bytes = LargestSlotWithPools(job, *chosen.nodes);
   if (slot_bytes == 0 || chosen.spec.resources().max_slots() > kMostPlannedSlots) return chosen;
   if (gone()) return CallerGone();
   absl::StatusOr<plan::ChosenMesh> mesh =

@@ -14,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "server/api/project_facts.h"
+#include "server/fleet/provision/pools.h"
 #include "server/sizing/sizer.h"
 #include "storage/stores.h"
 #include "trainyard/v1/job_service.pb.h"
@@ -27,15 +28,16 @@ class JobIntake {
   using Foretell = std::function<std::optional<Reason>(const JobRecord&)>;
 
   // What is referred to outlives it.
-  // `possible`: what engines could add to the nodes that there are.
+  // `pools`: of which engines could add nodes to those that there are.
   JobIntake(Stores& stores, Sizer& sizer, ProjectFacts::Look look, Foretell foretell,
-            std::vector<NodeRecord> possible = {})
+            std::vector<Pool> pools = {})
       : stores_(stores),
         jobs_(stores.jobs()),
         sizer_(sizer),
         facts_(stores.projects(), std::move(look)),
         foretell_(std::move(foretell)),
-        possible_(std::move(possible)) {}
+        pools_(std::move(pools)),
+        possible_(PossibleNodes(pools_)) {}
 
   // True once nobody waits for the answer any more: then nothing is written.
   using Gone = std::function<bool()>;
@@ -90,6 +92,10 @@ class JobIntake {
   Nodes NodesOfAMomentAgo();  // none: they were read earlier than that
   absl::StatusOr<Nodes> ReadNodes();
   absl::Status CheckFitsNodes(const JobRecord& job, const plan::DataFacts& facts, SteadyTime until);
+  // On the nodes that there are, with those that one of the pools could have.
+  absl::Status CheckFitsWithPools(const JobRecord& job, const std::vector<NodeRecord>& nodes,
+                                  absl::FunctionRef<std::string(int64_t)> what_fits) const;
+  int64_t LargestSlotWithPools(const JobRecord& job, const std::vector<NodeRecord>& nodes) const;
   absl::Status CheckFitsOn(const std::vector<NodeRecord>& nodes, const JobRecord& job,
                            const plan::DataFacts& facts, SteadyTime until);
   absl::StatusOr<JobRecord> FindEarlier(const JobRecord& job);
@@ -106,7 +112,8 @@ class JobIntake {
   Sizer& sizer_;
   ProjectFacts facts_;
   const Foretell foretell_;
-  const std::vector<NodeRecord> possible_;
+  const std::vector<Pool> pools_;
+  const std::vector<NodeRecord> possible_;  // of each pool
   absl::Mutex mu_;
   Nodes nodes_ ABSL_GUARDED_BY(mu_);  // as of a moment ago
   absl::Duration nodes_read_ ABSL_GUARDED_BY(mu_) =

@@ -77,7 +77,7 @@ class JobService final : public v1::JobService::CallbackService {
               return fleet.Look(request, until, unseen);
             },
             [&scheduler = b_.scheduler](const JobRecord& job) { return scheduler.Foretell(job); },
-            PossibleNodes(b_.pools)) {}
+            b_.pools) {}
 
   grpc::ServerUnaryReactor* SubmitJob(grpc::CallbackServerContext* context,
                                       const v1::SubmitJobRequest* request,
@@ -319,7 +319,7 @@ class JobService final : public v1::JobService::CallbackService {
     TrustLeases(snapshot);
     Explanation explanation = trainyard::Explain(job, attempts, snapshot, b_.planner, IsAccepted);
     if (job.state == JobState::kQueued) {
-      TY_RETURN_IF_ERROR(ExplainPools(snapshot, explanation));
+      TY_RETURN_IF_ERROR(ExplainPools(job, snapshot, explanation));
     }
     TY_ASSIGN_OR_RETURN(*response, ToProto(job, explanation));
     if (!by.project.empty()) {
@@ -330,20 +330,27 @@ class JobService final : public v1::JobService::CallbackService {
     return absl::OkStatus();
   }
 
-  // What was asked of engines, for whoever waits.
-  absl::Status ExplainPools(const SchedulerSnapshot& snapshot, Explanation& explanation) {
-    TY_ASSIGN_OR_RETURN(const NodeRequests asked,
+  // What was asked of the pools whose nodes could serve a job that waits.
+  absl::Status ExplainPools(const JobRecord& job, const SchedulerSnapshot& snapshot,
+                            Explanation& explanation) {
+    std::set<std::string> serve;
+    for (const Pool& pool : b_.pools) {
+      const bool device = job.device.empty() || job.device == pool.device;
+      if (device && pool.bytes >= job.bytes_per_slot) serve.insert(pool.name);
+    }
+    if (serve.empty()) return absl::OkStatus();
+    TY_ASSIGN_OR_RETURN(NodeRequests asked,
                         b_.stores.provision().ListNodeRequests(WhichRequests::kAll));
+    std::erase_if(asked.requests,
+                  [&](const NodeRequest& one) { return serve.count(one.pool) == 0; });
     std::set<std::string> registered;
     for (const NodeRecord& node : snapshot.nodes) registered.insert(node.name);
     for (std::string& sentence : DescribeRequests(asked.requests, registered, snapshot.now)) {
       absl::StrAppend(&explanation.reason.message, "; ", sentence);
       explanation.details.push_back(std::move(sentence));
     }
-    // Nobody needs to start an agent, or find a larger one, while nodes are on their way.
-    if (!b_.pools.empty() && explanation.reason.code == reason::kNoNodes) {
-      explanation.suggestions.clear();
-    }
+    // Nobody needs to start an agent where nodes come by themselves.
+    if (explanation.reason.code == reason::kNoNodes) explanation.suggestions.clear();
     return absl::OkStatus();
   }
 

@@ -24,7 +24,7 @@ std::vector<CountedClass> CountClasses(const WaitingQueue& queue,
     CountedClass of_class;
     for (const auto& [reason, jobs] : by_reason) {
       of_class.jobs += static_cast<int64_t>(jobs.size());
-      // They are few, and the first of a class are the ones that are placed.
+      // They are among the first of their class, as what is placed is.
       for (const auto& job : jobs) {
         if (left_out.count(job->uid) > 0) {
           --of_class.jobs;
@@ -44,8 +44,17 @@ std::vector<CountedClass> CountClasses(const WaitingQueue& queue,
   return counted;
 }
 
+// Texts of fingerprints, of which all nodes have a few.
+using ArithmeticTexts = std::map<Arithmetic, std::string>;
+
+const std::string& TextOf(const Arithmetic& arithmetic, ArithmeticTexts& texts) {
+  const auto [known, added] = texts.try_emplace(arithmetic);
+  if (added) known->second = ArithmeticToText(CertainArithmetic(arithmetic));
+  return known->second;
+}
+
 CapacityView::Node NodeOf(const NodeRecord& record, const std::multiset<int>& held,
-                          const std::set<int>& placed, absl::Time now) {
+                          const std::set<int>& placed, absl::Time now, ArithmeticTexts& texts) {
   CapacityView::Node node{.name = record.name,
                           .takes_work = TakesWorkNow(record, now),
                           .away = !record.reachable || record.lease_end <= now,
@@ -55,7 +64,7 @@ CapacityView::Node NodeOf(const NodeRecord& record, const std::multiset<int>& he
     const bool lost = LostRankOn(record, slot.index) != nullptr;
     node.holds = node.holds || lost;
     node.slots.push_back({.device = slot.device,
-                          .arithmetic = ArithmeticToText(CertainArithmetic(slot.arithmetic)),
+                          .arithmetic = TextOf(slot.arithmetic, texts),
                           .bytes = slot.memory_bytes,
                           .free = node.takes_work && !lost && held.count(slot.index) == 0 &&
                                   placed.count(slot.index) == 0});
@@ -75,15 +84,17 @@ CapacityView CapacityOf(const SchedulerState& state, const Pass& pass, int64_t l
       placed[rank.node].insert(rank.slots.begin(), rank.slots.end());
     }
   }
+  left_out.insert(pass.awaited.begin(), pass.awaited.end());
   for (const std::string& uid : state.resized()) left_out.insert(uid);
   for (const CountedClass& counted : CountClasses(state.queue(), left_out)) {
     view.waiting.push_back({.demand = WholeDemandOf(*counted.first), .jobs = counted.jobs});
   }
+  ArithmeticTexts texts;
   for (const auto& [name, node] : state.fold().nodes()) {
     const auto now_placed = placed.find(name);
     view.nodes.push_back(NodeOf(node, state.held().On(name),
                                 now_placed == placed.end() ? std::set<int>() : now_placed->second,
-                                state.now()));
+                                state.now(), texts));
   }
   return view;
 }

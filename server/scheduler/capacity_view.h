@@ -17,7 +17,8 @@ struct CapacityView {
   int64_t leader_epoch = 0;
 
   // Jobs that ask for the same and wait for slots, in the order in which the first of each is
-  // served. Jobs in backoff, or on their way from one gang to the next, are left out.
+  // served. Left out are jobs in backoff, and those for which slots are about to come free or are
+  // kept from one gang to the next.
   struct Waiting {
     SlotDemand demand;
     int64_t jobs = 0;

@@ -175,11 +175,11 @@ absl::StatusOr<absl::Duration> SchedulerLoop::Turn() {
     TY_RETURN_IF_ERROR(ReadChanges());
     const Pass pass = Plan();
     wait = pass.next - state_.now();
-    if (options_.wants_capacity && options_.wants_capacity()) {
-      options_.on_capacity(CapacityOf(state_, pass, epoch_));
-    }
     if (pass.suspension_overdue) wakeups_.Wake("fleet");
-    if (Empty(pass.decisions)) break;
+    if (Empty(pass.decisions)) {
+      OfferCapacity(pass);
+      break;
+    }
     const absl::StatusOr<int> applied = store_.Apply(epoch_, pass.decisions);
     if (absl::IsAborted(applied.status())) {
       leader_ = false;  // a newer leader exists, or it looks so: ask again
@@ -194,10 +194,19 @@ absl::StatusOr<absl::Duration> SchedulerLoop::Turn() {
     starts_->Heard(clock_.SinceBoot());
     most_ = std::min(options_.planner.most_placements, most_ * 2);
     WakeFor(pass, *applied);
+    OfferCapacity(pass);
     if (*applied == 0 && pass.decisions.lost_nodes.empty()) break;
     wait = absl::ZeroDuration();
   }
   return wait;
+}
+
+void SchedulerLoop::OfferCapacity(const Pass& pass) {
+  const absl::Duration now = clock_.SinceBoot();
+  if (!options_.wants_capacity || now - offered_ < options_.capacity_every) return;
+  if (!options_.wants_capacity()) return;
+  offered_ = now;
+  options_.on_capacity(CapacityOf(state_, pass, epoch_));
 }
 
 void SchedulerLoop::WakeFor(const Pass& pass, int applied) {

@@ -34,6 +34,7 @@ struct LoopOptions {
   // that somebody will look at it.
   std::function<bool()> wants_capacity;
   std::function<void(CapacityView)> on_capacity;
+  absl::Duration capacity_every = absl::Milliseconds(200);  // at most: it costs a look at all nodes
 };
 
 // Reads what changed, asks the planner, writes its decisions: as leader only. One thread. The
@@ -70,6 +71,7 @@ class SchedulerLoop {
   absl::Status ReadChanges();
   Pass Plan();
   void WakeFor(const Pass& pass, int applied);
+  void OfferCapacity(const Pass& pass);
 
   SchedulerStore& store_;
   Wakeups& wakeups_;
@@ -85,7 +87,8 @@ class SchedulerLoop {
   absl::Duration changes_read_ = -absl::InfiniteDuration();  // on Clock::SinceBoot
   absl::Duration leases_read_ = -absl::InfiniteDuration();   // likewise
   size_t most_;  // decisions of a kind in one pass: halved when they were too many to apply in time
-  absl::Duration renew_at_ = absl::ZeroDuration();  // on Clock::SinceBoot
+  absl::Duration offered_ = -absl::InfiniteDuration();  // likewise
+  absl::Duration renew_at_ = absl::ZeroDuration();      // on Clock::SinceBoot
 
   std::atomic<bool> leader_{false};
   ForetoldReasons foretold_;

@@ -69,6 +69,9 @@ struct Pass {
   // The running jobs for which there are slots that no waiting job could use; absent: the pass did
   // not look at the whole queue.
   std::optional<std::vector<std::string>> spare;
+  // Uids of jobs that wait for slots that are about to come free; absent from a pass that does not
+  // look at the whole queue.
+  std::vector<std::string> awaited;
   bool suspension_overdue = false;  // ranks have to be killed: the fleet must look again
 };
 

@@ -133,6 +133,7 @@ class QueuePass {
       reason = ReasonForWait(slots_, demand);
       slots_.Keep(demand);
       if (elastic_.MakeRoom(job)) {
+        pass_.awaited.push_back(job.uid);
         if (reason != job.reason) TellJob(job, reason);
         return true;
       }

@@ -159,7 +159,11 @@ absl::StatusOr<NodeRecord> MemoryStores::RegisterNode(const NodeRecord& node,
   made.reachable = true;
   made.lease_end = ToMicroseconds(Now() + lease);
   made.create_time = Now();
-  made.draining = false;
+  const auto request = node_requests_.find(node.name);
+  const bool given_up =
+      request != node_requests_.end() && (request->second.state == NodeRequestState::kReleasing ||
+                                          request->second.state == NodeRequestState::kEnded);
+  made.draining = given_up;
   made.leave_time = absl::InfiniteFuture();
   made.report = {};
   made.failures.clear();
@@ -176,7 +180,7 @@ absl::StatusOr<NodeRecord> MemoryStores::RegisterNode(const NodeRecord& node,
     }
     TY_RETURN_IF_ERROR(CheckNameIsFree(earlier->second, alive, node));
     made.beat = earlier->second.beat + 1;
-    made.draining = earlier->second.draining;
+    made.draining = earlier->second.draining || given_up;
     made.create_time = earlier->second.create_time;
     made.failures = earlier->second.failures;
     made.lost_ranks = earlier->second.lost_ranks;

@@ -236,7 +236,7 @@ class MemoryStores : public Stores,
   NodeKey* KeyOfName(const std::string& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::map<std::string, NodeRequest> node_requests_ ABSL_GUARDED_BY(mu_);  // by node
   absl::Status CheckLeads(int64_t leader_epoch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool HoldsRanks(const std::string& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool HoldsRanks(const std::string& node, bool or_lost) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   LeaderRecord leader_ ABSL_GUARDED_BY(mu_);
   Retention retention_ ABSL_GUARDED_BY(mu_);
 };

@@ -64,6 +64,9 @@ absl::StatusOr<NodeKey> MemoryStores::Join(const JoinWish& wish) {
   if (registered != nodes_.end() && registered->second.reachable) {
     facts.registered = registered->second.uid;
   }
+  if (const auto request = node_requests_.find(wish.node); request != node_requests_.end()) {
+    facts.request = request->second;
+  }
   TY_ASSIGN_OR_RETURN(const Joined joined, DecideJoin(wish, facts, Now()));
   if (joined.counts) {
     shown->joins += 1;

@@ -10,11 +10,13 @@ absl::Status MemoryStores::CheckLeads(int64_t leader_epoch) {
       absl::StrCat("leader epoch ", leader_epoch, " is over: the newest is ", leader_.epoch));
 }
 
-bool MemoryStores::HoldsRanks(const std::string& node) {
+bool MemoryStores::HoldsRanks(const std::string& node, bool or_lost) {
   for (const auto& [uid, entry] : by_uid_) {
     for (const auto& [number, attempt] : entry.attempts) {
       for (const RankRecord& rank : attempt.ranks) {
-        if (rank.node == node && rank.state != RankState::kGone) return true;
+        const bool lost = rank.state == RankState::kLost;
+        if (rank.node != node || rank.state == RankState::kGone) continue;
+        if (!lost || or_lost) return true;
       }
     }
   }
@@ -73,7 +75,7 @@ absl::StatusOr<std::vector<std::string>> MemoryStores::ReleaseIdleNodes(
   std::vector<std::string> released;
   for (const std::string& node : nodes) {
     const auto found = node_requests_.find(node);
-    if (found == node_requests_.end() || HoldsRanks(node)) continue;
+    if (found == node_requests_.end() || HoldsRanks(node, false)) continue;
     NodeRequest& request = found->second;
     if (request.state != NodeRequestState::kWanted && request.state != NodeRequestState::kAsked) {
       continue;
@@ -98,14 +100,19 @@ absl::StatusOr<int> MemoryStores::ForgetEndedNodes(int64_t leader_epoch) {
     const NodeRequest& request = it->second;
     const bool ended = request.state == NodeRequestState::kEnded;
     const auto node = nodes_.find(request.node);
-    if (ended && node != nodes_.end() && !node->second.reachable && !HoldsRanks(request.node)) {
+    if (ended && node != nodes_.end() && !node->second.reachable &&
+        !HoldsRanks(request.node, true)) {
+      std::erase_if(node_keys_, [&](const auto& key) { return key.second.node == request.node; });
       nodes_.erase(node);
       node_changed_.erase(request.node);
       ++writes_;
       ++gone;
     }
+    // With keys of those whose agents joined and never registered.
     const bool old = ended && request.change_time < Now() - kEndedRequestsAreKept &&
                      nodes_.count(request.node) == 0;
+    if (old)
+      std::erase_if(node_keys_, [&](const auto& key) { return key.second.node == it->first; });
     it = old ? node_requests_.erase(it) : std::next(it);
   }
   return gone;

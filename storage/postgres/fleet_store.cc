@@ -157,10 +157,12 @@ absl::StatusOr<NodeRecord> PostgresFleetStore::RegisterNode(const NodeRecord& no
     // The lease, then jobs, then the node, as Apply locks them.
     const std::vector<RanksOfJob> lost =
         free.ok() ? LockLostJobs(transaction, node) : std::vector<RanksOfJob>();
-    const pqxx::result taken =
-        transaction.Run(kRegisterNode, Params(node.name, node.uid, node.instance, node.address,
-                                              node.agent_version, MapJson(node.labels),
-                                              SlotsJson(node.slots), !before.empty() && free.ok()));
+    const pqxx::result request = transaction.Run(kHoldNodeRequest, Params(node.name));
+    const bool given_up = !request.empty() && request[0]["given_up"].as<bool>();
+    const pqxx::result taken = transaction.Run(
+        kRegisterNode, Params(node.name, node.uid, node.instance, node.address, node.agent_version,
+                              MapJson(node.labels), SlotsJson(node.slots),
+                              !before.empty() && free.ok(), given_up));
     if (!taken.empty()) {
       transaction.Run(kRegisterLease, Params(node.name, node.incarnation, lease));
       transaction.Run(kTakeOverClaims, Params(node.name, node.uid, node.instance));

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "storage/base/status.h"
+#include "storage/postgres/provision_store.h"
 #include "storage/postgres/queries.inc.h"
 
 namespace trainyard::postgres {
@@ -107,6 +108,7 @@ absl::StatusOr<NodeKey> PostgresNodeKeyStore::Join(const JoinWish& wish) {
     }
     const pqxx::result registered = transaction.Run(kRegisteredUid, Params(wish.node));
     if (!registered.empty()) facts.registered = registered[0]["uid"].as<std::string>();
+    facts.request = FindNodeRequest(transaction, wish.node);
     TY_ASSIGN_OR_RETURN(const Joined joined, DecideJoin(wish, facts, now));
     if (!joined.counts) return joined.key;
     const NodeKey& key = joined.key;

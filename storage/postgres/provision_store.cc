@@ -24,6 +24,12 @@ NodeRequest NodeRequestOf(const pqxx::row& row) {
 
 }  // namespace
 
+std::optional<NodeRequest> FindNodeRequest(Transaction& transaction, const std::string& node) {
+  const pqxx::result rows = transaction.Run(kFindNodeRequest, Params(node));
+  if (rows.empty()) return std::nullopt;
+  return NodeRequestOf(rows[0]);
+}
+
 absl::StatusOr<NodeRequests> PostgresProvisionStore::ListNodeRequests(WhichRequests which) {
   const Query& query = which == WhichRequests::kAll ? kListNodeRequests : kListLiveNodeRequests;
   return database_.Run("list node requests",
@@ -73,24 +79,32 @@ absl::Status PostgresProvisionStore::UpdateNodeRequests(int64_t leader_epoch,
 absl::StatusOr<std::vector<std::string>> PostgresProvisionStore::ReleaseIdleNodes(
     int64_t leader_epoch, const std::vector<std::string>& nodes) {
   using Names = std::vector<std::string>;
-  return database_.Run(
-      "release idle nodes", [&](Transaction& transaction) -> absl::StatusOr<Names> {
-        TY_RETURN_IF_ERROR(LockLeader(transaction, leader_epoch));
-        Names released;
-        for (const pqxx::row& row : transaction.Run(kReleaseIdleNodes, Params(nodes))) {
-          released.push_back(row[0].as<std::string>());
-        }
-        return released;
-      });
+  const auto release = [&](Transaction& transaction) -> absl::StatusOr<Names> {
+    TY_RETURN_IF_ERROR(LockLeader(transaction, leader_epoch));
+    Names released;
+    for (const pqxx::row& row : transaction.Run(kReleaseIdleNodes, Params(nodes))) {
+      released.push_back(row[0].as<std::string>());
+    }
+    if (!released.empty()) transaction.Run(kDrainNodes, Params(released));
+    return released;
+  };
+  return database_.Run("release idle nodes", release);
 }
 
 absl::StatusOr<int> PostgresProvisionStore::ForgetEndedNodes(int64_t leader_epoch) {
-  return database_.Run("forget ended nodes", [&](Transaction& transaction) -> absl::StatusOr<int> {
+  const auto forget_nodes = [&](Transaction& transaction) -> absl::StatusOr<int> {
     TY_RETURN_IF_ERROR(LockLeader(transaction, leader_epoch));
-    const pqxx::result gone = transaction.Run(kForgetEndedNodes, Params());
+    return static_cast<int>(transaction.Run(kForgetEndedNodes, Params()).size());
+  };
+  const auto forget_requests = [&](Transaction& transaction) -> absl::Status {
+    TY_RETURN_IF_ERROR(LockLeader(transaction, leader_epoch));
+    transaction.Run(kForgetEndedKeys, Params());
     transaction.Run(kForgetEndedRequests, Params(kEndedRequestsAreKept));
-    return static_cast<int>(gone.size());
-  });
+    return absl::OkStatus();
+  };
+  TY_ASSIGN_OR_RETURN(const int gone, database_.Run("forget ended nodes", forget_nodes));
+  TY_RETURN_IF_ERROR(database_.Run("forget ended requests", forget_requests));
+  return gone;
 }
 
 }  // namespace trainyard::postgres

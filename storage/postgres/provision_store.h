@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -7,6 +8,9 @@
 #include "storage/provision_store.h"
 
 namespace trainyard::postgres {
+
+// The request for a node of this name, if there is one.
+std::optional<NodeRequest> FindNodeRequest(Transaction& transaction, const std::string& node);
 
 class PostgresProvisionStore : public ProvisionStore {
  public:

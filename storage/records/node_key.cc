@@ -72,6 +72,15 @@ absl::StatusOr<Joined> DecideJoin(const JoinWish& wish, const JoinFacts& facts, 
     }
     if (known.token_id == token.id) return Joined{.key = known};
   }
+  if (facts.request.has_value() && facts.request->pool != token.pool) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "nodes/", wish.node, " was asked of pool ", facts.request->pool, ", and join token ",
+        token.id, " is for ", token.pool.empty() ? "none" : absl::StrCat("pool ", token.pool)));
+  }
+  if (facts.request.has_value() && facts.request->state == NodeRequestState::kEnded) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("nodes/", wish.node, " was asked of pool ", token.pool, " and is over"));
+  }
   if (facts.holder.has_value()) {
     return absl::FailedPreconditionError(
         absl::StrCat("nodes/", wish.node, " joined with another key at ",

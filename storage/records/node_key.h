@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "storage/records/node_request.h"
 
 namespace trainyard {
 
@@ -57,6 +58,7 @@ struct JoinFacts {
   std::optional<NodeKey> known;           // the key itself, if it joined before
   std::optional<NodeKey> holder;          // another key that is not revoked and has this name
   std::optional<std::string> registered;  // uid of the agent that is registered under it right now
+  std::optional<NodeRequest> request;     // by which an engine was asked for a node of this name
 };
 
 struct Joined {
@@ -71,7 +73,8 @@ absl::Status CheckJoinTokenHolds(const std::optional<JoinToken>& token, absl::Ti
 
 // Who has joined once may ask again with the same token, and gets the same answer. What
 // CheckJoinTokenHolds says, and:
-//   kFailedPrecondition  the token is used up, the key is another node's, or the name another's
+//   kFailedPrecondition  the token is used up, the key is another node's, or the name another's; a
+//                        node of this name was asked of another pool, or is wanted no more
 //   kPermissionDenied    the key was revoked
 absl::StatusOr<Joined> DecideJoin(const JoinWish& wish, const JoinFacts& facts, absl::Time now);
 

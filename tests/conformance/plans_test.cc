@@ -36,6 +36,7 @@ const std::map<std::string, std::string> kReadWhole = {
     {"ListLiveNodeRequests", "likewise"},
     {"ForgetEndedNodes", "requests are as many as nodes of the last hour"},
     {"ForgetEndedRequests", "likewise"},
+    {"ForgetEndedKeys", "likewise"},
     {"GetRetention", "retention has one row"},
     {"SetRetention", "retention has one row"},
     {"WantedMonths", "what came before its partition, mostly nothing"},

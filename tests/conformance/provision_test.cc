@@ -105,9 +105,13 @@ TEST_P(Provision, OnlyNodesThatHoldNothingAreGivenUp) {
   ASSERT_OK(released.status());
   EXPECT_THAT(*released, ::testing::UnorderedElementsAre("a-0-2", "a-0-3"));
   ExpectDrainingAlone("a-0-2");
-  // A node that registers anew is given up all the same.
+  // A node that registers anew is given up all the same, and so is one that comes only now.
   Register("a-0-2");
   ExpectDrainingAlone("a-0-2");
+  Register("a-0-3");
+  const auto nodes = fleet().ListNodes();
+  EXPECT_EQ(std::count_if(nodes->begin(), nodes->end(), [](const auto& n) { return n.draining; }),
+            2);
 }
 
 TEST_P(Provision, NodesAreForgottenOnceNothingIsLeftOfThem) {
@@ -132,6 +136,42 @@ TEST_P(Provision, NodesAreForgottenOnceNothingIsLeftOfThem) {
   ASSERT_OK(fleet().ConfirmEmpty("a-0-2").status());
   EXPECT_EQ(*provision().ForgetEndedNodes(epoch_), 1);
   EXPECT_EQ(List().size(), 3u) << "what became of a request is told for an hour";
+}
+
+TEST_P(Provision, ANameThatWasAskedForIsJoinedByItsPoolAlone) {
+  NodeKeyStore& keys = backend_->stores().node_keys();
+  for (const char* pool : {"a", "b"}) {
+    ASSERT_OK(keys.AddJoinToken({.id = pool, .sha256 = pool, .pool = pool, .most_joins = 9},
+                                absl::Hours(1))
+                  .status());
+  }
+  const auto join = [&](const std::string& pool, const std::string& node) {
+    return keys.Join({.token_sha256 = pool,
+                      .fingerprint = "key of " + node,
+                      .node = node,
+                      .node_uid = "uid of " + node});
+  };
+  Add({"a-0-1", "a-0-2"});
+  End("a-0-2");
+  EXPECT_EQ(join("b", "a-0-1").status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(join("a", "a-0-2").status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_OK(join("b", "n1").status()) << "a machine that nobody asked an engine for";
+  ASSERT_OK(join("a", "a-0-1").status());
+
+  // Its key goes with the node.
+  ASSERT_OK(keys.FindNodeKey("key of a-0-1").status());
+  NodeRecord node{.name = "a-0-1",
+                  .uid = "uid of a-0-1",
+                  .instance = "b:d:1:m",
+                  .key_fingerprint = "key of a-0-1",
+                  .incarnation = "i",
+                  .address = "h"};
+  ASSERT_OK(fleet().RegisterNode(node, absl::Seconds(10)).status());
+  End("a-0-1");
+  ASSERT_OK(scheduler().Apply(epoch_, {.lost_nodes = {Stands("a-0-1")}}).status());
+  EXPECT_EQ(*provision().ForgetEndedNodes(epoch_), 1);
+  EXPECT_EQ(keys.FindNodeKey("key of a-0-1").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_OK(keys.FindNodeKey("key of n1").status());
 }
 
 INSTANTIATE_TEST_SUITE_P(Stores, Provision, ::testing::Values("memory", "postgres"));

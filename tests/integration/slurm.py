@@ -66,7 +66,7 @@ class Slurm:
             f"SlurmdPidFile={self.folder}/slurmd-%n.pid", "ProctrackType=proctrack/linuxproc", "TaskPlugin=task/none",
             "SelectType=select/cons_tres", "SelectTypeParameters=CR_CPU", "SlurmdParameters=config_overrides",
             "ReturnToService=2", "SwitchType=switch/none", "MpiDefault=none", "JobAcctGatherType=jobacct_gather/none",
-            "AccountingStorageType=accounting_storage/none", "MinJobAge=60", "SlurmdTimeout=20", "KillWait=5",
+            "AccountingStorageType=accounting_storage/none", "MinJobAge=60", "SlurmdTimeout=20", "KillWait=10",
             # By default a batch of submissions is looked at every few seconds.
             "SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,bf_interval=1,sched_interval=1,default_queue_depth=1000",
             f"SlurmctldLogFile={self.folder}/slurmctld.log", f"SlurmdLogFile={self.folder}/slurmd-%n.log"]
@@ -128,9 +128,13 @@ class Slurm:
             subprocess.run(["scancel", "-u", "root", "--quiet"], env=self.environment, check=False, timeout=60,
                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             try:
-                self._wait(lambda: not self.live(), "all jobs to end", 20)
-            except AssertionError as error:
-                print(error, file=sys.stderr)
+                self._wait(lambda: not self.live(), "all jobs to end", 30)
+            finally:
+                self._kill_all()
+        else:
+            self._kill_all()
+
+    def _kill_all(self):
         for name in sorted(self.daemons, key=lambda name: name == "munged"):
             self.daemons[name].send_signal(signal.SIGKILL)
             self.daemons[name].wait(30)

@@ -47,7 +47,7 @@ class SlurmYard(Replicas):
         pathlib.Path(self.dir, "scratch").mkdir(exist_ok=True)
         shipped = (REPOSITORY / "deploy/slurm/trainyard-node").read_text()
         script, config = f"{self.dir}/node", f"{self.dir}/agent.yaml"
-        for name, value in (("agent", BIN / "trainyard-agent"), ("config", config), ("scratch", f"{self.dir}/scratch")):
+        for name, value in (("agent", BIN / "trainyard-agent"), ("config", config), ("scratch", f"{self.dir}/scratch"), ("address", "127.0.0.1")):
             shipped, found = re.subn(rf"(?m)^{name}=.*$", f"{name}={value}", shipped, count=1)
             assert found == 1, name
         pathlib.Path(script).write_text(shipped)
@@ -169,9 +169,15 @@ class SlurmTest(unittest.TestCase):
     def test_a_node_that_does_not_come_up_is_told_and_tried_less_and_less_often(self):
         pathlib.Path(self.yard.dir, "node").write_text("#!/bin/sh\nexit 3\n")
         name = self.submit(40)
-        said = eventually(lambda: [d for d in self.yard.explain(name).details if "did not come up" in d], 60)
+        said = eventually(lambda: [d for d in self.yard.explain(name).details if "is not of use" in d], 60)
         self.assertIn("Slurm FAILED (NonZeroExitCode)", said[0])
-        self.assertIn("did not come up", self.yard.explain(name).reason.message)
+        self.assertIn("is not of use", self.yard.explain(name).reason.message)
+
+        def tries():
+            return sorted(node.create_time.ToNanoseconds() for node in self.yard.pool().nodes)
+        eventually(lambda: len(tries()) >= 4, 60, "four tries")
+        pauses = [b - a for a, b in zip(tries(), tries()[1:])]
+        self.assertGreater(pauses[2], 1.5 * pauses[0], pauses)
         self.yard.api.job.CancelJob(jobs_pb.CancelJobRequest(name=name))
         self.yard.nothing_is_left()
 

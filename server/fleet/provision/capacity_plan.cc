@@ -11,6 +11,8 @@
 namespace trainyard {
 namespace {
 
+constexpr int kMostKinds = 3;  // of jobs that are named as the reason of an ask
+
 // Slots of one size that compute alike; those that are coming come from one pool.
 struct Supply {
   std::string device;
@@ -26,8 +28,10 @@ struct PoolNodes {
   const Pool* pool = nullptr;
   std::string arithmetic;  // empty: not known
   int live = 0;            // requests that have not ended, and new ones
+  int kept = 0;            // of these those that are not given up, drained or away
   int fresh = 0;           // of these new ones
   bool open = true;        // something may be asked of it
+  int kinds = 0;           // of jobs for which it is asked
   std::string why;
 };
 
@@ -69,9 +73,18 @@ class Planner {
       PoolNodes* const nodes = FindPool(request.pool);
       if (nodes == nullptr) continue;
       ++nodes->live;
-      if (!IsComing(request)) continue;
-      Come(*nodes, 1);
+      if (IsKept(request)) ++nodes->kept;
+      // What its engine has refused may come, and others need not wait for it.
+      const bool refused = request.state == NodeRequestState::kWanted && !nodes->open;
+      if (IsComing(request) && !refused) Come(*nodes, 1);
     }
+  }
+
+  // One that comes, or is there and takes work.
+  bool IsKept(const NodeRequest& request) const {
+    const auto there = by_name_.find(request.node);
+    return request.state != NodeRequestState::kReleasing &&
+           (there == by_name_.end() || there->second->takes_work);
   }
 
   // One that is neither there nor given up.
@@ -90,13 +103,15 @@ class Planner {
         if (asked != nullptr) ++asked_for[asked];
       }
       for (const auto& [nodes, jobs] : asked_for) {
+        if (++nodes->kinds > kMostKinds) continue;
         absl::StrAppend(&nodes->why, nodes->why.empty() ? "" : "; ", jobs,
                         jobs == 1 ? " job that needs " : " jobs, each of which needs ",
                         DescribeDemand(waiting.demand));
       }
     }
     for (PoolNodes& nodes : pools_) {
-      const int missing = nodes.pool->min - nodes.live;
+      if (nodes.kinds > kMostKinds) absl::StrAppend(&nodes.why, "; and others");
+      const int missing = std::min(nodes.pool->min - nodes.kept, nodes.pool->max - nodes.live);
       if (missing <= 0 || !nodes.open) continue;
       Ask(nodes, missing);
       absl::StrAppend(&nodes.why, nodes.why.empty() ? "" : "; ", "at least ", nodes.pool->min,
@@ -179,6 +194,7 @@ class Planner {
 
   void Ask(PoolNodes& nodes, int count) {
     nodes.live += count;
+    nodes.kept += count;
     nodes.fresh += count;
     Come(nodes, count);
   }
@@ -258,6 +274,12 @@ class Planner {
         supply.free = 0;
       }
     }
+    // It would keep the slots of new nodes, too: they would serve nobody behind.
+    for (PoolNodes& nodes : pools_) {
+      const Supply& coming = ComingOf(nodes);
+      const bool keeps = present[GroupOf(demand, coming.device, coming.arithmetic)] >= demand.count;
+      if (keeps && FitsSupply(demand, coming)) nodes.open = false;
+    }
   }
 
   bool TakeComing(PoolNodes& nodes) {
@@ -269,8 +291,9 @@ class Planner {
 
   // Whether all that the node has is left over.
   bool TakeIdle(const CapacityView::Node& node) {
+    if (node.away) return true;  // what was there is lost, and goes on elsewhere
     if (node.holds) return false;
-    if (!node.takes_work) return true;  // drained, cordoned or away, and empty
+    if (!node.takes_work) return true;  // drained or cordoned, and empty
     std::map<Supply*, int64_t> of_node;
     for (const CapacityView::Slot& slot : node.slots) {
       ++of_node[&SupplyOf(slot.device, slot.arithmetic, slot.bytes, nullptr)];
@@ -303,9 +326,11 @@ CapacityPlan PlanCapacity(const std::vector<Pool>& pools,
     const absl::Time since =
         before == idle_since.end() ? view.now : std::min(before->second, view.now);
     plan.idle_since[request->node] = since;
-    if (nodes->live <= nodes->pool->min || view.now - since < nodes->pool->idle_ttl) continue;
+    if (view.now - since < nodes->pool->idle_ttl) continue;
+    const bool kept = planner.IsKept(*request);
+    if (kept && nodes->kept <= nodes->pool->min) continue;
     plan.releases.push_back(request->node);
-    --nodes->live;
+    if (kept) --nodes->kept;
   }
   return plan;
 }

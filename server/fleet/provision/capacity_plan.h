@@ -14,7 +14,7 @@ namespace trainyard {
 
 // What is remembered of a pool from plan to plan.
 struct PoolState {
-  // Its nodes compute so, as the last of them told; empty: not known.
+  // Its nodes compute so, as one of them told; empty: not known.
   std::string arithmetic;
   // Nothing is asked of it before: it failed.
   absl::Time not_before = absl::InfinitePast();

@@ -15,6 +15,7 @@
 #include "storage/base/printable.h"
 #include "storage/base/status.h"
 #include "storage/base/suggest.h"
+#include "storage/records/node_request.h"
 
 namespace trainyard {
 namespace {
@@ -22,13 +23,16 @@ namespace {
 constexpr int64_t kMostBytes = 1 << 20;
 constexpr size_t kLongestName = 40;  // eight digits and a number follow, within 63
 constexpr int kMostNodes = 10000;
+constexpr absl::Duration kLongestLeave = absl::Seconds(65535);
 constexpr int kMostSlots = 64;
-constexpr int kMostPossibleSlots = 4096;  // no gang has more
+constexpr int kMostPossibleSlots = 4096;  // a gang of more is refused
 
 // What Trainyard itself says to sbatch.
-constexpr const char* kOwnOptions[] = {"--array",      "--comment",  "--export",  "--job-name",
-                                       "--no-requeue", "--parsable", "--requeue", "--signal",
-                                       "--wait",       "-J",         "-a",        "-W"};
+constexpr const char* kOwnOptions[] = {
+    "--array",      "--comment",  "--export",    "--job-name", "--clusters",
+    "--uid",        "--gid",      "--test-only", "--wrap",     "--export-file",
+    "--no-requeue", "--parsable", "--requeue",   "--signal",   "--wait",
+    "-J",           "-a",         "-W"};
 
 class PoolsReader {
  public:
@@ -107,7 +111,7 @@ class PoolsReader {
       }
     }
     double count = 0;
-    if (absl::SimpleAtod(absl::StripAsciiWhitespace(number), &count) && count > 0 &&
+    if (shift > 0 && absl::SimpleAtod(absl::StripAsciiWhitespace(number), &count) && count > 0 &&
         count * static_cast<double>(int64_t{1} << shift) < 1e15) {
       out = static_cast<int64_t>(count * static_cast<double>(int64_t{1} << shift));
       return absl::OkStatus();
@@ -136,9 +140,16 @@ class PoolsReader {
                                        "', expected an option of sbatch with its value, such as "
                                        "--partition=gpu"));
     }
-    if (std::find(std::begin(kOwnOptions), std::end(kOwnOptions), name) != std::end(kOwnOptions)) {
-      return Wrong(value,
-                   absl::StrCat("options: ", name, " is said by the server itself; leave it out"));
+    // getopt takes the beginning of a long option for it, and a value behind a short one.
+    const bool own =
+        std::any_of(std::begin(kOwnOptions), std::end(kOwnOptions), [&](absl::string_view one) {
+          const bool is_long = absl::StartsWith(one, "--");
+          return is_long ? name.size() > 2 && absl::StartsWith(one, name)
+                         : absl::StartsWith(name, one);
+        });
+    if (own) {
+      return Wrong(value, absl::StrCat("options: ", name,
+                                       " is the server's own, or leads to where it does not look"));
     }
     options.push_back(text);
     return absl::OkStatus();
@@ -164,6 +175,11 @@ class PoolsReader {
                     return absl::OkStatus();
                   }},
                  {"leave", Duration("leave", absl::Seconds(1), slurm.leave)}}));
+    if (slurm.leave > kLongestLeave) {
+      return Wrong(map,
+                   absl::StrCat("leave: expected at most ", absl::FormatDuration(kLongestLeave),
+                                ", for which Slurm can signal before the end"));
+    }
     if (!slurm.script.empty()) return absl::OkStatus();
     return Wrong(map, "slurm: script is missing: the batch script that starts an agent");
   }
@@ -246,6 +262,14 @@ absl::StatusOr<std::vector<Pool>> ParsePools(const std::string& path, const std:
 absl::StatusOr<std::vector<Pool>> ReadPools(const std::string& path) {
   TY_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMostBytes));
   return ParsePools(path, text);
+}
+
+bool IsOfPool(const std::vector<Pool>& pools, const std::string& node) {
+  const std::string ask = ParseAskedName(node).ask;
+  const size_t dash = ask.rfind('-');
+  return ask != node && dash != std::string::npos &&
+         std::any_of(pools.begin(), pools.end(),
+                     [&](const Pool& pool) { return pool.name == ask.substr(0, dash); });
 }
 
 std::vector<NodeRecord> PossibleNodes(const std::vector<Pool>& pools) {

@@ -37,6 +37,9 @@ struct Pool {
 absl::StatusOr<std::vector<Pool>> ReadPools(const std::string& path);
 absl::StatusOr<std::vector<Pool>> ParsePools(const std::string& path, const std::string& text);
 
+// Whether a node of this name was asked of one of the pools.
+bool IsOfPool(const std::vector<Pool>& pools, const std::string& node);
+
 // All slots of each pool, as far as they are known before they are there, as those of one node: for
 // whoever asks what could ever fit.
 std::vector<NodeRecord> PossibleNodes(const std::vector<Pool>& pools);

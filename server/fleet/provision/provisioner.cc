@@ -16,21 +16,16 @@ namespace {
 // What was asked for so short a time ago is on its way.
 constexpr absl::Duration kMoving = absl::Seconds(30);
 constexpr int kMostDoublings = 10;
-
-std::set<std::string> NamesIn(const CapacityView& view) {
-  std::set<std::string> names;
-  for (const CapacityView::Node& node : view.nodes) names.insert(node.name);
-  return names;
-}
+constexpr int kMostInAsk = 500;  // Slurm's arrays have 1,000 tasks, unless it is told otherwise
 
 bool IsLive(const NodeRequest& request) { return request.state != NodeRequestState::kEnded; }
 
 // In `requests`, those that changed in place of what they were.
 void Fold(const std::vector<NodeRequest>& changed, std::vector<NodeRequest>& requests) {
-  for (const NodeRequest& one : changed) {
-    for (NodeRequest& request : requests) {
-      if (request.node == one.node) request = one;
-    }
+  std::map<std::string, const NodeRequest*> by_node;
+  for (const NodeRequest& one : changed) by_node[one.node] = &one;
+  for (NodeRequest& request : requests) {
+    if (const auto one = by_node.find(request.node); one != by_node.end()) request = *one->second;
   }
 }
 
@@ -40,7 +35,6 @@ Provisioner::Provisioner(Stores& stores, Clock& clock, ProvisionerOptions option
     : stores_(stores), clock_(clock), options_(std::move(options)) {}
 
 void Provisioner::Start() {
-  if (options_.pools.empty()) return;
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -55,7 +49,12 @@ void Provisioner::Stop() {
 
 bool Provisioner::WantsCapacity() {
   absl::MutexLock lock(&mu_);
-  return !busy_ && !offered_.has_value() && !stopping_ && !options_.pools.empty();
+  return !busy_ && !dormant_ && !offered_.has_value() && !stopping_;
+}
+
+bool Provisioner::stopping() {
+  absl::MutexLock lock(&mu_);
+  return stopping_;
 }
 
 void Provisioner::Offer(CapacityView view) {
@@ -90,6 +89,7 @@ void Provisioner::BeginEpoch(int64_t epoch) {
   pools_.clear();
   failures_.clear();
   idle_since_.clear();
+  swept_ = false;
   sweep_at_ = absl::ZeroDuration();
 }
 
@@ -98,13 +98,20 @@ absl::Status Provisioner::Turn(const CapacityView& view) {
   const bool sweeps = clock_.SinceBoot() >= sweep_at_;
   TY_ASSIGN_OR_RETURN(NodeRequests all, stores_.provision().ListNodeRequests(
                                             sweeps ? WhichRequests::kAll : WhichRequests::kLive));
+  if (options_.pools.empty() && all.requests.empty()) {
+    absl::MutexLock lock(&mu_);
+    dormant_ = true;
+    return absl::OkStatus();
+  }
   if (engine_ == nullptr) engine_ = options_.make_engine(all.yard_id);
   if (sweeps) {
     const absl::Status swept = Sweep(view, all.requests);
     sweep_at_ = clock_.SinceBoot() + NextSweep(view, all.requests);
-    // Whoever does not answer is asked for nothing.
+    swept_ = swept.ok();
     TY_RETURN_IF_ERROR(swept);
   }
+  // An engine that does not answer is asked for nothing until it does.
+  if (!swept_ || stopping()) return absl::OkStatus();
   LearnArithmetic(view, all.requests, pools_);
   const CapacityPlan plan = PlanCapacity(options_.pools, pools_, view, all.requests, idle_since_);
   idle_since_ = plan.idle_since;
@@ -114,22 +121,42 @@ absl::Status Provisioner::Turn(const CapacityView& view) {
 
 absl::Status Provisioner::Sweep(const CapacityView& view, std::vector<NodeRequest>& requests) {
   TY_ASSIGN_OR_RETURN(const std::vector<Allocation> allocations, engine_->List());
-  const std::set<std::string> registered = NamesIn(view);
-  const Reconciled found = Reconcile(options_.pools, requests, allocations, registered);
-  if (!found.changed.empty()) {
-    TY_RETURN_IF_ERROR(stores_.provision().UpdateNodeRequests(epoch_, found.changed));
-    Fold(found.changed, requests);
+  const Reconciled found = Reconcile(options_.pools, requests, allocations, NodesIn(view));
+  // Even if nothing changed: what is released next is wanted by nobody if no newer leader, who may
+  // have asked for it after `requests` were read, exists.
+  TY_RETURN_IF_ERROR(Learn(view, found, requests));
+  TY_RETURN_IF_ERROR(Learn(view, FindLesser(options_.pools, requests, view), requests));
+  if (!found.give_up.empty()) {
+    TY_RETURN_IF_ERROR(stores_.provision().ReleaseIdleNodes(epoch_, found.give_up).status());
+    stores_.wakeups().Wake("queue");
   }
   if (!found.releases.empty()) TY_RETURN_IF_ERROR(engine_->Release(found.releases));
+  ForgetFailures(view, requests);
+  TY_RETURN_IF_ERROR(Settle(view, requests));
+  return EnsureWanted(view, requests);
+}
+
+absl::Status Provisioner::Learn(const CapacityView& view, const Reconciled& found,
+                                std::vector<NodeRequest>& requests) {
+  TY_RETURN_IF_ERROR(stores_.provision().UpdateNodeRequests(epoch_, found.changed));
+  Fold(found.changed, requests);
   for (const auto& [pool, why] : found.failed_pools) Failed(pool, view.now, why);
+  return absl::OkStatus();
+}
+
+// Of pools of which a node came since.
+void Provisioner::ForgetFailures(const CapacityView& view,
+                                 const std::vector<NodeRequest>& requests) {
+  const std::set<std::string> here = NodesIn(view).here;
   for (const NodeRequest& request : requests) {
-    if (request.state != NodeRequestState::kAsked || registered.count(request.node) == 0) continue;
+    if (request.state != NodeRequestState::kAsked || request.failed ||
+        here.count(request.node) == 0) {
+      continue;
+    }
     const auto failures = failures_.find(request.pool);
     const bool since = failures != failures_.end() && request.create_time > failures->second.last;
     if (since) failures_.erase(failures);
   }
-  TY_RETURN_IF_ERROR(Settle(view, requests));
-  return EnsureWanted(view, requests);
 }
 
 // What the engine saw end needs no operator who looks: lost ranks there are gone, and once nothing
@@ -147,9 +174,12 @@ absl::Status Provisioner::Settle(const CapacityView& view,
     if (node == away.end()) continue;
     any = true;
     if (!request.proven_gone || node->second->lost_jobs.empty()) continue;
-    TY_ASSIGN_OR_RETURN(const int confirmed, stores_.fleet().ConfirmEmpty(request.node));
-    if (confirmed == 0) continue;
-    spdlog::info("nodes/{}: {} lost ranks are gone with it: {}", request.node, confirmed,
+    const absl::StatusOr<int> confirmed = stores_.fleet().ConfirmEmpty(request.node);
+    if (!confirmed.ok()) {
+      spdlog::warn("nodes/{}: {}", request.node, confirmed.status().ToString());
+    }
+    if (confirmed.value_or(0) == 0) continue;
+    spdlog::info("nodes/{}: {} lost ranks are gone with it: {}", request.node, *confirmed,
                  request.engine_words);
     for (const std::string& uid : node->second->lost_jobs) stores_.wakeups().Wake("job:" + uid);
     stores_.wakeups().Wake("queue");
@@ -170,6 +200,7 @@ absl::Status Provisioner::EnsureWanted(const CapacityView& view,
   for (const Pool& pool : options_.pools) {
     if (pools_[pool.name].not_before > view.now) continue;
     for (const auto& [ask, indices] : WantedByAsk(requests, pool.name)) {
+      if (pools_[pool.name].not_before > view.now || stopping()) break;
       TY_RETURN_IF_ERROR(EnsureAsk(view, pool, ask, indices, requests));
     }
   }
@@ -179,15 +210,24 @@ absl::Status Provisioner::EnsureWanted(const CapacityView& view,
 absl::Status Provisioner::EnsureAsk(const CapacityView& view, const Pool& pool,
                                     const std::string& ask, const std::vector<int>& indices,
                                     std::vector<NodeRequest>& requests) {
-  const absl::Status ensured = engine_->Ensure(pool, ask, indices);
+  // A limit of the engine that refuses all may grant some: the rest is for later.
+  const size_t most = std::max<size_t>(
+      1, indices.size() >> std::min(failures_[pool.name].in_a_row, kMostDoublings));
+  const std::vector<int> some(indices.begin(), indices.begin() + static_cast<std::ptrdiff_t>(most));
+  const absl::StatusOr<std::vector<std::string>> ids = engine_->Ensure(pool, ask, some);
+  const absl::Status& ensured = ids.status();
   std::vector<NodeRequest> changed;
   for (const NodeRequest& request : requests) {
-    if (ParseAskedName(request.node).ask != ask || request.state != NodeRequestState::kWanted) {
-      continue;
-    }
+    const AskedName name = ParseAskedName(request.node);
+    const bool asked = name.ask == ask && std::count(some.begin(), some.end(), name.index) > 0;
+    if (!asked || request.state != NodeRequestState::kWanted) continue;
     NodeRequest& one = changed.emplace_back(request);
-    if (ensured.ok()) one.state = NodeRequestState::kAsked;
     one.engine_words = std::string(ensured.message());
+    if (!ensured.ok()) continue;
+    one.state = NodeRequestState::kAsked;
+    one.engine_words = "its engine has taken it";
+    const auto place = std::find(some.begin(), some.end(), name.index) - some.begin();
+    if (static_cast<size_t>(place) < ids->size()) one.engine_id = (*ids)[place];
   }
   if (!ensured.ok()) Failed(pool.name, view.now, std::string(ensured.message()));
   TY_RETURN_IF_ERROR(stores_.provision().UpdateNodeRequests(epoch_, changed));
@@ -200,12 +240,13 @@ absl::Status Provisioner::Ask(const CapacityView& view, const CapacityPlan& plan
   if (plan.asks.empty()) return absl::OkStatus();
   std::vector<NodeRequest> made;
   for (const CapacityAsk& wanted : plan.asks) {
-    const std::string ask = absl::StrCat(wanted.pool, "-", RandomHex(4));
-    for (int i = 1; i <= wanted.nodes; ++i) {
-      made.push_back({.node = AskedNodeName(ask, i), .pool = wanted.pool, .why = wanted.why});
+    std::string ask;
+    for (int i = 0; i < wanted.nodes; ++i) {
+      if (i % kMostInAsk == 0) ask = absl::StrCat(wanted.pool, "-", RandomHex(4));
+      made.push_back(
+          {.node = AskedNodeName(ask, i % kMostInAsk + 1), .pool = wanted.pool, .why = wanted.why});
     }
-    spdlog::info("pool {}: asks for {} nodes as {}, for {}", wanted.pool, wanted.nodes, ask,
-                 wanted.why);
+    spdlog::info("pool {}: asks for {} nodes, for {}", wanted.pool, wanted.nodes, wanted.why);
   }
   TY_RETURN_IF_ERROR(stores_.provision().AddNodeRequests(epoch_, made));
   requests.insert(requests.end(), made.begin(), made.end());
@@ -214,6 +255,8 @@ absl::Status Provisioner::Ask(const CapacityView& view, const CapacityPlan& plan
     const auto pool = std::find_if(options_.pools.begin(), options_.pools.end(),
                                    [&](const Pool& one) { return one.name == wanted.pool; });
     for (const auto& [ask, indices] : WantedByAsk(made, wanted.pool)) {
+      // It has just refused one, or the rest is for who comes next.
+      if (pools_[wanted.pool].not_before > view.now || stopping()) break;
       TY_RETURN_IF_ERROR(EnsureAsk(view, *pool, ask, indices, requests));
     }
   }
@@ -230,10 +273,12 @@ absl::Status Provisioner::Release(const CapacityPlan& plan,
   sweep_at_ = std::min(sweep_at_, clock_.SinceBoot() + options_.sweep_moving);
   spdlog::info("gives back nodes that nobody has needed for long: {}",
                absl::StrJoin(released, ", "));
+  const std::set<std::string> given(released.begin(), released.end());
   std::vector<std::string> ids;
   for (const NodeRequest& request : requests) {
-    const bool given = std::find(released.begin(), released.end(), request.node) != released.end();
-    if (given && !request.engine_id.empty()) ids.push_back(request.engine_id);
+    if (given.count(request.node) > 0 && !request.engine_id.empty()) {
+      ids.push_back(request.engine_id);
+    }
   }
   return ids.empty() ? absl::OkStatus() : engine_->Release(ids);
 }
@@ -249,7 +294,7 @@ void Provisioner::Failed(const std::string& pool, absl::Time now, const std::str
 
 absl::Duration Provisioner::NextSweep(const CapacityView& view,
                                       const std::vector<NodeRequest>& requests) {
-  const std::set<std::string> registered = NamesIn(view);
+  const std::set<std::string> registered = NodesIn(view).registered;
   absl::Duration next = options_.sweep_idle;
   for (const NodeRequest& request : requests) {
     const bool settled = request.state == NodeRequestState::kAsked

@@ -54,8 +54,13 @@ class Provisioner {
 
  private:
   void Run();
+  bool stopping();
   void BeginEpoch(int64_t epoch);
   absl::Status Sweep(const CapacityView& view, std::vector<NodeRequest>& requests);
+  // Stores what was found, and keeps it in `requests`.
+  absl::Status Learn(const CapacityView& view, const Reconciled& found,
+                     std::vector<NodeRequest>& requests);
+  void ForgetFailures(const CapacityView& view, const std::vector<NodeRequest>& requests);
   absl::Status Settle(const CapacityView& view, const std::vector<NodeRequest>& requests);
   absl::Status EnsureWanted(const CapacityView& view, std::vector<NodeRequest>& requests);
   absl::Status EnsureAsk(const CapacityView& view, const Pool& pool, const std::string& ask,
@@ -80,11 +85,13 @@ class Provisioner {
   };
   std::map<std::string, Failures> failures_;  // by pool
   std::map<std::string, absl::Time> idle_since_;
+  bool swept_ = false;                              // the engine answered when it was asked last
   absl::Duration sweep_at_ = absl::ZeroDuration();  // on Clock::SinceBoot
 
   absl::Mutex mu_;
   absl::CondVar changed_;
   std::optional<CapacityView> offered_ ABSL_GUARDED_BY(mu_);
+  bool dormant_ ABSL_GUARDED_BY(mu_) = false;  // no pool, and nothing that was ever asked for
   bool busy_ ABSL_GUARDED_BY(mu_) = false;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;

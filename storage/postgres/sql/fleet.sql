@@ -2,13 +2,13 @@
 
 -- name: RegisterNode
 -- No row: another agent holds the name. $8: the holder was read, under the lock of its lease, and its name may be taken over
--- (CheckNameIsFree). The lease is written by RegisterLease, in the same transaction.
+-- (CheckNameIsFree). $9: the yard has given the node up, so it drains. The lease is written by RegisterLease, in the same transaction.
 INSERT INTO nodes AS n (name, uid, instance, address, agent_version, labels, slots, draining, reachable, create_time)
-VALUES ($1, $2, $3, $4, $5, $6::jsonb, $7::jsonb, false, true, clock_timestamp())
+VALUES ($1, $2, $3, $4, $5, $6::jsonb, $7::jsonb, $9::boolean, true, clock_timestamp())
 ON CONFLICT (name) DO UPDATE SET
   uid = excluded.uid, instance = excluded.instance, address = excluded.address,
   agent_version = excluded.agent_version, labels = excluded.labels, slots = excluded.slots, reachable = true,
-  leave_time = NULL,
+  leave_time = NULL, draining = n.draining OR excluded.draining,
   -- A new boot: what its failures still say, the leader decides anew.
   cordon = CASE WHEN n.instance = excluded.instance THEN n.cordon ELSE '' END,
   boot_time = CASE WHEN n.instance = excluded.instance THEN n.boot_time ELSE clock_timestamp() END

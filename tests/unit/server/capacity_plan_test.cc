@@ -138,15 +138,29 @@ TEST_F(CapacityPlanTest, APoolThatFailedIsAskedLaterAndThenAnotherServes) {
   EXPECT_EQ(Asked("a"), 1);
 }
 
+TEST_F(CapacityPlanTest, WhatAPoolRefusedIsNotWaitedForWhileAnotherServes) {
+  Wait(1, 1);
+  states_["a"].not_before = At(1);
+  Request("a-0-1", NodeRequestState::kWanted);
+  pools_.push_back({.name = "b", .max = 1, .device = "CPU", .slots = 8, .bytes = 80 * kGiB});
+  EXPECT_EQ(Asked("b"), 1);
+  requests_[0].state = NodeRequestState::kAsked;
+  EXPECT_EQ(Asked("b"), 0) << "what it has taken comes";
+}
+
 TEST_F(CapacityPlanTest, WhoWaitsForFreeSlotsKeepsThem) {
-  Node("n1", 4, 2);  // a gang of 4 waits for the two that are busy
+  Node("n1", 4, 2);
   pools_[0].max = 1;
   Wait(1, 4);
+  states_["a"].arithmetic = "x";
+  EXPECT_EQ(Asked(), 1) << "with the two that are free they are enough";
   Wait(1, 1);
-  EXPECT_EQ(Asked(), 1) << "the two with a new node's are the gang's; who comes next gets none";
-  pools_[0].bytes = 0;  // serves neither
-  const CapacityPlan plan = Plan();
-  EXPECT_THAT(plan.asks, IsEmpty());
+  EXPECT_EQ(Asked(), 1) << "they are the gang's; who comes next gets none";
+  view_.waiting[0].demand.count = 5;
+  EXPECT_EQ(Asked(), 0) << "a gang that can never be held keeps nothing from who comes next";
+  Node("n2", 4, 4);
+  view_.waiting[0].demand.count = 6;
+  EXPECT_EQ(Asked(), 0) << "it waits for busy slots, and would keep those of a new node, too";
 }
 
 TEST_F(CapacityPlanTest, AGangGetsSlotsThatComputeAlike) {
@@ -179,6 +193,34 @@ TEST_F(CapacityPlanTest, WhatNobodyNeedsIsGivenBackAfterItsTime) {
   EXPECT_THAT(Plan().releases, ElementsAre("a-0-1", "a-0-3"));
   pools_[0].min = 2;
   EXPECT_THAT(Plan().releases, ElementsAre("a-0-1"));
+  requests_[0].state = NodeRequestState::kReleasing;
+  EXPECT_THAT(Plan().releases, IsEmpty()) << "one that goes is none that is kept";
+  EXPECT_EQ(Asked(), 0);
+  pools_[0].min = 3;
+  EXPECT_EQ(Asked(), 1);
+  pools_[0].max = 3;
+  EXPECT_EQ(Asked(), 0) << "the one that goes has its place until it is gone";
+}
+
+TEST_F(CapacityPlanTest, ANodeWhoseLeaseIsOverIsGivenBackWithWhatWasLostThere) {
+  Request("a-0-1", NodeRequestState::kAsked);
+  CapacityView::Node& node = Node("a-0-1", 2, 2);
+  node.takes_work = false;
+  node.away = true;
+  pools_[0].min = 1;
+  EXPECT_EQ(Asked(), 1) << "another one is kept";
+  view_.now = At(100);
+  EXPECT_THAT(Plan().releases, ElementsAre("a-0-1"));
+}
+
+TEST_F(CapacityPlanTest, WhyIsShortHoweverManyKindsOfJobsWait) {
+  for (int i = 0; i < 100; ++i) Wait(1, 1, "", kGiB + i);
+  pools_[0].max = 100;
+  const CapacityPlan plan = Plan();
+  ASSERT_EQ(plan.asks.size(), 1u);
+  EXPECT_EQ(plan.asks[0].nodes, 50);
+  EXPECT_LT(plan.asks[0].why.size(), 200u);
+  EXPECT_NE(plan.asks[0].why.find("and others"), std::string::npos);
 }
 
 TEST_F(CapacityPlanTest, WhatAWaitingGangNeedsIsKeptForIt) {

@@ -58,9 +58,14 @@ TEST(Pools, ThatAreWrongAreNamedWithTheirLine) {
       {"engine: slurm", "engine: slrm", "engine: found 'slrm', expected slurm"},
       {"device: CUDA", "device: GPU", "device: found 'GPU', expected CPU or CUDA"},
       {"memory: 80GiB", "memory: lots", "memory: found 'lots'"},
+      {"memory: 80GiB", "memory: 80", "memory: found '80', expected what each slot has"},
       {"slots: 8, memory: 80GiB", "slots: 8", "device and memory are needed"},
       {"script: /etc", "script: etc", "expected an absolute path"},
-      {"--partition=gpu", "--export=ALL", "--export is said by the server itself"},
+      {"--partition=gpu", "--export=ALL", "--export is the server's own"},
+      {"--partition=gpu", "--arr=1-9", "--arr is the server's own"},
+      {"--partition=gpu", "-a1-9", "-a1-9 is the server's own"},
+      {"--partition=gpu", "--clusters=other", "leads to where it does not look"},
+      {"leave: 2m", "leave: 20h", "leave: expected at most 18h12m15s"},
       {"--partition=gpu", "gpu", "expected an option of sbatch"},
       {"  big:", "  Big:", "'Big' is no name of a pool"},
       {"pools:", "pool:", "did you mean 'pools'?"},
@@ -78,6 +83,15 @@ TEST(Pools, ThatAreWrongAreNamedWithTheirLine) {
                               "pools: {a: {node: []}}", "pools: {a: {slurm: {options: 3}}}"}) {
     EXPECT_EQ(ParsePools("f", hostile).status().code(), absl::StatusCode::kInvalidArgument)
         << hostile;
+  }
+}
+
+TEST(Pools, MaySayOptionsThatAreNotTheServers) {
+  for (const char* option : {"--account=a", "--exclusive", "-A a", "-w n1", "--mem=0", "--jobs"}) {
+    std::string text = kGood;
+    const size_t at = text.find("--partition=gpu");
+    text.replace(at, std::string("--partition=gpu").size(), option);
+    EXPECT_TRUE(ParsePools("pools.yaml", text).ok()) << option;
   }
 }
 

@@ -29,22 +29,27 @@ struct TestEngine {
   std::vector<std::string> released;
   absl::Status away;
   bool loses_answers = false;
+  size_t most = 1000;  // at once
   int ids = 0;
 };
 
 class TestEngineView : public NodeEngine {
  public:
   explicit TestEngineView(TestEngine& engine) : engine_(engine) {}
-  absl::Status Ensure(const Pool&, const std::string& ask,
-                      const std::vector<int>& indices) override {
+  absl::StatusOr<std::vector<std::string>> Ensure(const Pool&, const std::string& ask,
+                                                  const std::vector<int>& indices) override {
     if (!engine_.away.ok()) return engine_.away;
+    if (indices.size() > engine_.most) return absl::UnavailableError("too many");
+    std::vector<std::string> ids;
     for (const int index : indices) {
       engine_.ensured.push_back(AskedNodeName(ask, index));
       engine_.allocations.push_back({.node = AskedNodeName(ask, index),
                                      .id = std::to_string(++engine_.ids),
                                      .words = "test PENDING"});
+      ids.push_back(engine_.allocations.back().id);
     }
-    return engine_.loses_answers ? absl::DeadlineExceededError("no answer") : absl::OkStatus();
+    if (engine_.loses_answers) return absl::DeadlineExceededError("no answer");
+    return ids;
   }
   absl::StatusOr<std::vector<Allocation>> List() override {
     if (!engine_.away.ok()) return engine_.away;
@@ -218,6 +223,16 @@ TEST_F(ProvisionerTest, APoolWhoseNodesDoNotComeUpIsAskedLessAndLessOften) {
   EXPECT_TRUE(Requests()[0].failed);
 }
 
+TEST_F(ProvisionerTest, ALimitThatRefusesAllIsAskedForLess) {
+  engine_.most = 1;
+  Wait(4);
+  for (int i = 0; i < 20 && engine_.ensured.size() < 4; ++i) {
+    (void)Turn(absl::Minutes(1));
+  }
+  EXPECT_THAT(engine_.ensured, SizeIs(4));
+  EXPECT_THAT(Requests(), SizeIs(4)) << "under the names that they had";
+}
+
 TEST_F(ProvisionerTest, LostRanksAreGoneWithAnAllocationWhoseEndIsProven) {
   Wait(1);
   ASSERT_TRUE(Turn().ok());
@@ -238,13 +253,16 @@ TEST_F(ProvisionerTest, LostRanksAreGoneWithAnAllocationWhoseEndIsProven) {
   EXPECT_FALSE(woken) << "the store knows of no lost rank there";
 }
 
-TEST_F(ProvisionerTest, AnOldLeaderAsksForNothing) {
+TEST_F(ProvisionerTest, AnOldLeaderAsksForNothingAndReleasesNothing) {
   ASSERT_TRUE(Turn().ok());
   ASSERT_TRUE(stores_.scheduler().StandDown("one").ok());
   ASSERT_TRUE(stores_.scheduler().Lead("two", absl::Seconds(4), 0).ok());
   Wait(1);
+  // What a newer leader asked for after the old one had read what there is.
+  engine_.allocations = {{.node = "a-9-1", .id = "9"}};
   EXPECT_EQ(Turn().code(), absl::StatusCode::kAborted);
   EXPECT_THAT(engine_.ensured, IsEmpty());
+  EXPECT_THAT(engine_.released, IsEmpty());
 }
 
 TEST_F(ProvisionerTest, ALoopTakesOneOfferAtATime) {

@@ -13,17 +13,18 @@ using ::testing::HasSubstr;
 
 TEST(Squeue, TellsWhatIsOursInTheOrderOfIds) {
   const std::vector<Allocation> found = ParseQueue(
-      "trainyard:y|a-00ff|1|12_1|RUNNING|1:05|None\n"
-      "trainyard:y|a-00ff|2|12_2|PENDING|0:00|Resources\n"
-      "trainyard:y|a-00ff|3|12_3|NODE_FAIL|2:00:00|NodeDown\n"
-      "trainyard:y|a-00ff|4|9_4|CANCELLED|0:00|None\n"
-      "trainyard:y|a-00ff|5|100_5|COMPLETING|0:00|None\n"
-      "trainyard:other|a-00ff|1|13_1|RUNNING|1:05|None\n"
-      "(null)|wrap|N/A|14|RUNNING|1:05|a|b|c\n"
-      "trainyard:y|a-00ff|x|15_1|RUNNING|1:05|None\n"
+      "trainyard:y|a-00ff|1|12_1|RUNNING|1:05|n1|None\n"
+      "trainyard:y|a-00ff|2|12_2|PENDING|0:00|n1|Resources\n"
+      "trainyard:y|a-00ff|3|12_3|NODE_FAIL|2:00:00|n1|NodeDown\n"
+      "trainyard:y|a-00ff|4|9_4|CANCELLED|0:00|n1|None\n"
+      "trainyard:y|a-00ff|5|100_5|COMPLETING|0:00|n1|None\n"
+      "trainyard:other|a-00ff|1|13_1|RUNNING|1:05|n1|None\n"
+      "(null)|wrap|N/A|14|RUNNING|1:05|n1|a|b|c\n"
+      "trainyard:y|a-00ff|x|15_1|RUNNING|1:05|n1|None\n"
       "nonsense\n\n",
       "trainyard:y");
   ASSERT_EQ(found.size(), 5u);
+  EXPECT_EQ(found[0].machine, "n1");
   EXPECT_EQ(found[0].id, "9_4");
   EXPECT_EQ(found[0].state, Allocation::State::kOver);
   EXPECT_TRUE(found[0].proven_gone);
@@ -37,6 +38,25 @@ TEST(Squeue, TellsWhatIsOursInTheOrderOfIds) {
   EXPECT_FALSE(found[3].proven_gone) << "nobody saw what became of its processes";
   EXPECT_EQ(found[4].id, "100_5");
   EXPECT_EQ(found[4].state, Allocation::State::kRuns);
+}
+
+TEST(Squeue, TellsWhatNobodyWillStart) {
+  const auto stuck = [](const std::string& state, const std::string& reason) {
+    return ParseQueue("trainyard:y|a-00ff|1|12_1|" + state + "|0:00|n1|" + reason, "trainyard:y")[0]
+        .stuck;
+  };
+  EXPECT_TRUE(stuck("PENDING", "JobHeldAdmin"));
+  EXPECT_TRUE(stuck("PENDING", "launch failed requeued held"));
+  EXPECT_TRUE(stuck("PENDING", "BadConstraints"));
+  EXPECT_FALSE(stuck("PENDING", "Resources"));
+  EXPECT_FALSE(stuck("PENDING", "Priority"));
+  EXPECT_FALSE(stuck("RUNNING", "JobHeldAdmin"));
+}
+
+TEST(Sinfo, TellsWhichMachinesCanBeBelieved) {
+  EXPECT_THAT(ParseSoundMachines("n1|idle\nn2|mixed\nn3|idle*\nn4|down\nn5|drained\nn6|DRAINING\n"
+                                 "n7|allocated+cloud\nnonsense\n\n"),
+              ::testing::ElementsAre("n1", "n2", "n7"));
 }
 
 TEST(Squeue, TellsHowLongAJobHasRun) {
@@ -58,7 +78,7 @@ TEST(Sbatch, SaysWhatIsOursLast) {
   EXPECT_EQ(arguments[2], "--partition=gpu");
   EXPECT_EQ(arguments.back(), "/s");
   for (const char* own : {"--job-name=a-00ff", "--array=1,3", "--comment=trainyard:y",
-                          "--export=NIL", "--no-requeue", "--signal=B:USR1@2"}) {
+                          "--export=ALL", "--no-requeue", "--signal=B:USR1@2"}) {
     EXPECT_THAT(arguments, Contains(own));
   }
 }

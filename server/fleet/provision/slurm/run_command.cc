@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -69,9 +70,22 @@ bool DrainBoth(OutputPipe& out, OutputPipe& err, absl::Duration until, CommandRe
   return true;
 }
 
-int WaitForEnd(pid_t pid) {
+// Whether it ended before `until`; it is still to be reaped.
+bool Ends(pid_t pid, absl::Duration until) {
+  const FileDescriptor process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  while (process.valid()) {
+    const absl::Duration left = until - SystemClock().SinceBoot();
+    if (left <= absl::ZeroDuration()) return false;
+    pollfd end{.fd = process.get(), .events = POLLIN, .revents = 0};
+    if (poll(&end, 1, static_cast<int>(absl::ToInt64Milliseconds(left)) + 1) > 0) return true;
+  }
+  return true;
+}
+
+int Reap(pid_t pid) {
   int status = 0;
-  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  while (waitpid(pid, &status, 0) < 0) {
+    if (errno != EINTR) return -1;
   }
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
@@ -107,9 +121,9 @@ absl::StatusOr<CommandResult> RunCommand(const std::vector<std::string>& argumen
   out.theirs = FileDescriptor(-1);
   err.theirs = FileDescriptor(-1);
   CommandResult result;
-  const bool ended = DrainBoth(out, err, until, result);
+  const bool ended = DrainBoth(out, err, until, result) && Ends(pid, until);
   if (!ended) kill(-pid, SIGKILL);
-  result.exit_code = WaitForEnd(pid);
+  result.exit_code = Reap(pid);
   if (ended) return result;
   return absl::DeadlineExceededError(
       absl::StrCat(arguments[0], " did not answer within ", absl::FormatDuration(limit)));

@@ -15,12 +15,14 @@ class SlurmEngine : public NodeEngine {
   explicit SlurmEngine(const std::string& yard_id, absl::Duration command_limit = absl::Seconds(20))
       : yard_id_(yard_id), limit_(command_limit) {}
 
-  absl::Status Ensure(const Pool& pool, const std::string& ask,
-                      const std::vector<int>& indices) override;
+  absl::StatusOr<std::vector<std::string>> Ensure(const Pool& pool, const std::string& ask,
+                                                  const std::vector<int>& indices) override;
   absl::StatusOr<std::vector<Allocation>> List() override;
   absl::Status Release(const std::vector<std::string>& ids) override;
 
  private:
+  // Whether the machines of allocations that seem to be over can be believed.
+  absl::Status DoubtEnds(std::vector<Allocation>& allocations);
   absl::StatusOr<std::string> Run(const std::vector<std::string>& arguments);
 
   const std::string yard_id_;

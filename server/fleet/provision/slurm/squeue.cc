@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -13,7 +15,7 @@
 namespace trainyard {
 namespace {
 
-constexpr size_t kFields = 7;
+constexpr size_t kFields = 8;
 constexpr size_t kLongestWords = 200;
 
 // States of man squeue(1). An allocation in one of these holds nodes, or may soon.
@@ -25,6 +27,12 @@ constexpr absl::string_view kWaits[] = {"PENDING",     "CONFIGURING",  "REQUEUED
 constexpr absl::string_view kOverForSure[] = {"COMPLETED",     "CANCELLED", "FAILED",  "TIMEOUT",
                                               "OUT_OF_MEMORY", "PREEMPTED", "DEADLINE"};
 constexpr absl::string_view kOver[] = {"NODE_FAIL", "BOOT_FAIL", "REVOKED"};
+
+// Reasons (man squeue) for which an allocation waits until an operator or the pool's file changes
+// something; beside those that say "held".
+constexpr absl::string_view kStuck[] = {"BadConstraints",     "InvalidAccount",     "InvalidQOS",
+                                        "PartitionTimeLimit", "PartitionNodeLimit", "QOSNotAllowed",
+                                        "AccountNotAllowed"};
 
 template <size_t N>
 bool IsOneOf(absl::string_view state, const absl::string_view (&states)[N]) {
@@ -59,6 +67,20 @@ absl::Duration ParseElapsed(absl::string_view text) {
   return absl::Hours(24) * days + absl::Seconds(seconds);
 }
 
+std::set<std::string> ParseSoundMachines(absl::string_view text) {
+  std::set<std::string> sound;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    const std::vector<std::string> fields = absl::StrSplit(line, absl::MaxSplits('|', 1));
+    if (fields.size() != 2) continue;
+    const std::string state = absl::AsciiStrToLower(fields[1]);
+    const bool doubtful = absl::EndsWith(state, "*") || absl::StrContains(state, "down") ||
+                          absl::StrContains(state, "drain") || absl::StrContains(state, "fail") ||
+                          absl::StrContains(state, "unknown");
+    if (!doubtful) sound.insert(fields[0]);
+  }
+  return sound;
+}
+
 std::vector<Allocation> ParseQueue(absl::string_view text, absl::string_view comment) {
   std::vector<Allocation> allocations;
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
@@ -72,10 +94,14 @@ std::vector<Allocation> ParseQueue(absl::string_view text, absl::string_view com
     Allocation& one = allocations.emplace_back();
     one.node = AskedNodeName(fields[1], index);
     one.id = fields[3];
-    const bool says_why = !fields[6].empty() && fields[6] != "None";
-    one.words = absl::StrCat("Slurm ", state, says_why ? absl::StrCat(" (", fields[6], ")") : "");
+    const bool says_why = !fields[7].empty() && fields[7] != "None";
+    one.words = absl::StrCat("Slurm ", state, says_why ? absl::StrCat(" (", fields[7], ")") : "");
     one.words = Printable(absl::string_view(one.words).substr(0, kLongestWords));
+    one.stuck =
+        IsOneOf(state, kWaits) &&
+        (IsOneOf(fields[7], kStuck) || absl::StrContains(absl::AsciiStrToLower(fields[7]), "held"));
     one.ran = ParseElapsed(fields[5]);
+    one.machine = fields[6];
     one.proven_gone = IsOneOf(state, kOverForSure);
     if (one.proven_gone || IsOneOf(state, kOver)) {
       one.state = Allocation::State::kOver;
