@@ -86,6 +86,14 @@ TEST(Pools, ThatAreWrongAreNamedWithTheirLine) {
   }
 }
 
+TEST(Pools, TheExampleIsRead) {
+  const auto pools = ReadPools(TRAINYARD_SOURCE "/deploy/slurm/pools.yaml");
+  ASSERT_TRUE(pools.ok()) << pools.status();
+  ASSERT_EQ(pools->size(), 1u);
+  EXPECT_EQ(pools->front().slurm.script, "/usr/share/trainyard/trainyard-node");
+  EXPECT_EQ(pools->front().slurm.options.size(), 6u);
+}
+
 TEST(Pools, MaySayOptionsThatAreNotTheServers) {
   for (const char* option : {"--account=a", "--exclusive", "-A a", "-w n1", "--mem=0", "--jobs"}) {
     std::string text = kGood;
