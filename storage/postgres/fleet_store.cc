@@ -10,6 +10,7 @@
 #include "storage/postgres/event_group.h"
 #include "storage/postgres/metric_reads.h"
 #include "storage/postgres/node_key_store.h"
+#include "storage/postgres/provision_store.h"
 #include "storage/postgres/queries.inc.h"
 #include "storage/postgres/rows.h"
 #include "storage/postgres/writes.h"
@@ -157,18 +158,15 @@ absl::StatusOr<NodeRecord> PostgresFleetStore::RegisterNode(const NodeRecord& no
     // The lease, then jobs, then the node, as Apply locks them.
     const std::vector<RanksOfJob> lost =
         free.ok() ? LockLostJobs(transaction, node) : std::vector<RanksOfJob>();
-    const pqxx::result request = transaction.Run(kHoldNodeRequest, Params(node.name));
-    const bool given_up = !request.empty() && request[0]["given_up"].as<bool>();
+    const bool given_up = IsGivenUp(transaction, node.name);
+    const bool takes_over = !before.empty() && free.ok();
     const pqxx::result taken = transaction.Run(
         kRegisterNode, Params(node.name, node.uid, node.instance, node.address, node.agent_version,
-                              MapJson(node.labels), SlotsJson(node.slots),
-                              !before.empty() && free.ok(), given_up));
+                              MapJson(node.labels), SlotsJson(node.slots), takes_over, given_up));
+    std::vector<RunningRank> rejoined;
     if (!taken.empty()) {
       transaction.Run(kRegisterLease, Params(node.name, node.incarnation, lease));
       transaction.Run(kTakeOverClaims, Params(node.name, node.uid, node.instance));
-    }
-    std::vector<RunningRank> rejoined;
-    if (!taken.empty()) {
       TY_ASSIGN_OR_RETURN(rejoined, RejoinOn(transaction, node, lost));
     }
     NodeRecord holder = NodeOf(transaction.Run(kReadNode, Params(node.name))[0]);

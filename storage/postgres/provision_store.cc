@@ -30,6 +30,11 @@ std::optional<NodeRequest> FindNodeRequest(Transaction& transaction, const std::
   return NodeRequestOf(rows[0]);
 }
 
+bool IsGivenUp(Transaction& transaction, const std::string& node) {
+  const pqxx::result rows = transaction.Run(kHoldNodeRequest, Params(node));
+  return !rows.empty() && rows[0]["given_up"].as<bool>();
+}
+
 absl::StatusOr<NodeRequests> PostgresProvisionStore::ListNodeRequests(WhichRequests which) {
   const Query& query = which == WhichRequests::kAll ? kListNodeRequests : kListLiveNodeRequests;
   return database_.Run("list node requests",

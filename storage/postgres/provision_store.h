@@ -12,6 +12,10 @@ namespace trainyard::postgres {
 // The request for a node of this name, if there is one.
 std::optional<NodeRequest> FindNodeRequest(Transaction& transaction, const std::string& node);
 
+// Whether the yard has given up the node of this name; whoever does so now waits for the end of the
+// transaction.
+bool IsGivenUp(Transaction& transaction, const std::string& node);
+
 class PostgresProvisionStore : public ProvisionStore {
  public:
   explicit PostgresProvisionStore(Database& database) : database_(database) {}

@@ -2,29 +2,27 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "storage/base/enum_names.h"
 
 namespace trainyard {
 
-const char* ToString(NodeRequestState state) {
-  switch (state) {
-    case NodeRequestState::kWanted:
-      return "WANTED";
-    case NodeRequestState::kAsked:
-      return "ASKED";
-    case NodeRequestState::kReleasing:
-      return "RELEASING";
-    case NodeRequestState::kEnded:
-      return "ENDED";
-  }
-  return "ENDED";
+namespace {
+
+constexpr EnumNames<NodeRequestState, 4> kRequestStateNames = {
+    {NodeRequestState::kWanted, "WANTED"},
+    {NodeRequestState::kAsked, "ASKED"},
+    {NodeRequestState::kReleasing, "RELEASING"},
+    {NodeRequestState::kEnded, "ENDED"},
+};
+
+}  // namespace
+
+std::string ToString(NodeRequestState state) {
+  return std::string(NameIn(kRequestStateNames, state));
 }
 
 NodeRequestState NodeRequestStateOf(const std::string& text) {
-  for (const NodeRequestState state :
-       {NodeRequestState::kWanted, NodeRequestState::kAsked, NodeRequestState::kReleasing}) {
-    if (text == ToString(state)) return state;
-  }
-  return NodeRequestState::kEnded;
+  return ValueIn(kRequestStateNames, text).value_or(NodeRequestState::kEnded);
 }
 
 AskedName ParseAskedName(const std::string& node) {

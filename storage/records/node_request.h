@@ -16,7 +16,7 @@ enum class NodeRequestState {
   kReleasing,  // it is given up; the engine may still run it
   kEnded,      // the engine runs it no more
 };
-const char* ToString(NodeRequestState state);
+std::string ToString(NodeRequestState state);
 NodeRequestState NodeRequestStateOf(const std::string& text);  // of what ToString gave
 
 struct NodeRequest {
