@@ -31,6 +31,7 @@ struct PoolNodes {
   int kept = 0;            // of these those that are not given up, drained or away
   int fresh = 0;           // of these new ones
   bool open = true;        // something may be asked of it
+  bool serves = true;      // whoever is looked at next would get the slots of new nodes
   int kinds = 0;           // of jobs for which it is asked
   std::string why;
 };
@@ -244,7 +245,8 @@ class Planner {
       return true;
     }
     for (PoolNodes& nodes : pools_) {
-      if (!nodes.open || !Fits(demand, nodes.pool->device, nodes.arithmetic, nodes.pool->bytes)) {
+      if (!nodes.open || !nodes.serves ||
+          !Fits(demand, nodes.pool->device, nodes.arithmetic, nodes.pool->bytes)) {
         continue;
       }
       const Supply& coming = ComingOf(nodes);
@@ -278,7 +280,7 @@ class Planner {
     for (PoolNodes& nodes : pools_) {
       const Supply& coming = ComingOf(nodes);
       const bool keeps = present[GroupOf(demand, coming.device, coming.arithmetic)] >= demand.count;
-      if (keeps && FitsSupply(demand, coming)) nodes.open = false;
+      if (keeps && FitsSupply(demand, coming)) nodes.serves = false;
     }
   }
 
@@ -335,14 +337,23 @@ CapacityPlan PlanCapacity(const std::vector<Pool>& pools,
   return plan;
 }
 
-void LearnArithmetic(const CapacityView& view, const std::vector<NodeRequest>& requests,
+void LearnArithmetic(const std::vector<Pool>& pools, const CapacityView& view,
+                     const std::vector<NodeRequest>& requests,
                      std::map<std::string, PoolState>& states) {
-  std::map<std::string, const NodeRequest*> by_node;
-  for (const NodeRequest& request : requests) by_node[request.node] = &request;
+  std::map<std::string, const Pool*> pool_of;  // by node
+  for (const Pool& pool : pools) {
+    for (const NodeRequest& request : requests) {
+      if (request.pool == pool.name) pool_of[request.node] = &pool;
+    }
+  }
   for (const CapacityView::Node& node : view.nodes) {
-    const auto request = by_node.find(node.name);
-    if (request == by_node.end() || node.slots.empty()) continue;
-    states[request->second->pool].arithmetic = node.slots.front().arithmetic;
+    const auto pool = pool_of.find(node.name);
+    if (pool == pool_of.end()) continue;
+    for (const CapacityView::Slot& slot : node.slots) {
+      if (slot.device != pool->second->device) continue;
+      states[pool->second->name].arithmetic = slot.arithmetic;
+      break;
+    }
   }
 }
 

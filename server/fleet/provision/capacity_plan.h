@@ -44,8 +44,9 @@ CapacityPlan PlanCapacity(const std::vector<Pool>& pools,
                           const std::vector<NodeRequest>& requests,
                           const std::map<std::string, absl::Time>& idle_since);
 
-// The arithmetic of each pool, by what its nodes that are registered tell.
-void LearnArithmetic(const CapacityView& view, const std::vector<NodeRequest>& requests,
+// The arithmetic of each pool, by what its nodes that are registered tell of slots of its device.
+void LearnArithmetic(const std::vector<Pool>& pools, const CapacityView& view,
+                     const std::vector<NodeRequest>& requests,
                      std::map<std::string, PoolState>& states);
 
 }  // namespace trainyard

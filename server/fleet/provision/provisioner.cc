@@ -112,7 +112,7 @@ absl::Status Provisioner::Turn(const CapacityView& view) {
   }
   // An engine that does not answer is asked for nothing until it does.
   if (!swept_ || stopping()) return absl::OkStatus();
-  LearnArithmetic(view, all.requests, pools_);
+  LearnArithmetic(options_.pools, view, all.requests, pools_);
   const CapacityPlan plan = PlanCapacity(options_.pools, pools_, view, all.requests, idle_since_);
   idle_since_ = plan.idle_since;
   TY_RETURN_IF_ERROR(Ask(view, plan, all.requests));

@@ -51,7 +51,7 @@ class CapacityPlanTest : public ::testing::Test {
   }
 
   CapacityPlan Plan() {
-    LearnArithmetic(view_, requests_, states_);
+    LearnArithmetic(pools_, view_, requests_, states_);
     CapacityPlan plan = PlanCapacity(pools_, states_, view_, requests_, idle_);
     idle_ = plan.idle_since;
     return plan;
@@ -161,6 +161,8 @@ TEST_F(CapacityPlanTest, WhoWaitsForFreeSlotsKeepsThem) {
   Node("n2", 4, 4);
   view_.waiting[0].demand.count = 6;
   EXPECT_EQ(Asked(), 0) << "it waits for busy slots, and would keep those of a new node, too";
+  pools_[0].min = 1;
+  EXPECT_EQ(Asked(), 1) << "those that are kept are kept all the same";
 }
 
 TEST_F(CapacityPlanTest, AGangGetsSlotsThatComputeAlike) {
@@ -178,6 +180,14 @@ TEST_F(CapacityPlanTest, AGangGetsSlotsThatComputeAlike) {
   EXPECT_EQ(Asked(), 2);
   view_.waiting[0].demand.mixed = true;
   EXPECT_EQ(Asked(), 1);
+}
+
+TEST_F(CapacityPlanTest, APoolComputesAsItsSlotsDoAndNotAsOthersOfItsNodes) {
+  Request("a-0-1", NodeRequestState::kAsked);
+  CapacityView::Node& node = Node("a-0-1", 2, 2, "y");
+  node.slots.insert(node.slots.begin(), {.device = "CUDA", .arithmetic = "z"});
+  Plan();
+  EXPECT_EQ(states_["a"].arithmetic, "y");
 }
 
 TEST_F(CapacityPlanTest, WhatNobodyNeedsIsGivenBackAfterItsTime) {

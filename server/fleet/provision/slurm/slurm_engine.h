@@ -21,7 +21,7 @@ class SlurmEngine : public NodeEngine {
   absl::Status Release(const std::vector<std::string>& ids) override;
 
  private:
-  // Whether the machines of allocations that seem to be over can be believed.
+  // Takes the proof from those that are over on machines that cannot be believed.
   absl::Status DoubtEnds(std::vector<Allocation>& allocations);
   absl::StatusOr<std::string> Run(const std::vector<std::string>& arguments);
 
