@@ -7,9 +7,9 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 from links import free_port
+from yard import eventually
 
 NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "sinfo")
 
@@ -83,16 +83,12 @@ class Slurm:
                                                   stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def _wait(self, condition, what, seconds=60):
-        deadline = time.monotonic() + seconds
-        while True:
+        def holds():
             try:
-                if condition():
-                    return
+                return condition()
             except (AssertionError, OSError):
-                pass  # the controller does not answer yet
-            if time.monotonic() > deadline:
-                raise AssertionError(f"not within {seconds} s: {what}")
-            time.sleep(0.05)
+                return False  # the controller does not answer yet
+        eventually(holds, seconds, what)
 
     def start_controller(self, *flags):
         """`-c`: forgets all jobs of an earlier one."""
