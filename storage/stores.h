@@ -30,7 +30,8 @@ class Stores {
   virtual RetentionStore& retention() = 0;
   virtual Wakeups& wakeups() = 0;
 
-  // OK when the store answers; else why not.
+  // OK when the store answers; else why not. kFailedPrecondition: the yard was restored from a
+  // backup since the first probe; whoever remembers anything of it has to begin anew.
   virtual absl::Status Probe() = 0;
 };
 

@@ -137,6 +137,7 @@ class AccessService final : public v1::AccessService::CallbackService {
                      TY_ASSIGN_OR_RETURN(const TokenRecord revoked,
                                          b_.stores.tokens().RevokeToken(by.project, id));
                      spdlog::warn("{} revoked token {} of {}", by.name, id, revoked.principal.name);
+                     TY_RETURN_IF_ERROR(b_.revocations.Keep({CredentialKind::kToken, id}));
                      *response = ToProto(revoked);
                      return absl::OkStatus();
                    });

@@ -22,9 +22,11 @@
 #include "absl/synchronization/mutex.h"
 #include "proto/tls/certificate.h"
 #include "server/api/server.h"
+#include "server/audit/kept_heads.h"
 #include "server/auth/authority.h"
 #include "server/auth/shown_certificate.h"
 #include "server/auth/token_file.h"
+#include "server/restore/restore.h"
 #include "storage/base/file.h"
 #include "storage/base/flags_file.h"
 #include "storage/base/log.h"
@@ -47,6 +49,7 @@ struct Flags {
   std::vector<std::string> token_files;
   std::string checkpoint_root;
   std::string audit_heads;
+  std::string revocations;
   std::string pools;
   int64_t heartbeat_ms = 2000;
   int64_t lease_ms = 10000;
@@ -179,6 +182,13 @@ std::vector<std::string> HostsOf(const Flags& flags) {
   return hosts;
 }
 
+absl::StatusOr<std::string> CheckpointRootUri(const std::string& root) {
+  if (absl::StartsWith(root, "/")) return absl::StrCat("file://", root);
+  if (absl::StartsWith(root, "file:///")) return root;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--checkpoint-root '", root, "': expected file:///… or an absolute path"));
+}
+
 absl::StatusOr<ServerOptions> ToOptions(const Flags& flags) {
   if (flags.heartbeat_ms <= 0 || flags.heartbeat_ms >= flags.self_fence_ms ||
       flags.self_fence_ms >= flags.lease_ms || flags.lease_margin_ms < 0 ||
@@ -197,13 +207,8 @@ absl::StatusOr<ServerOptions> ToOptions(const Flags& flags) {
   ServerOptions options{.listen = flags.listen};
   options.schema_version = postgres::SchemaVersion();
   options.audit_heads = flags.audit_heads;
-  options.fleet.checkpoint_root = flags.checkpoint_root;
-  if (absl::StartsWith(flags.checkpoint_root, "/")) {
-    options.fleet.checkpoint_root = absl::StrCat("file://", flags.checkpoint_root);
-  } else if (!absl::StartsWith(flags.checkpoint_root, "file:///")) {
-    return absl::InvalidArgumentError(absl::StrCat("--checkpoint-root '", flags.checkpoint_root,
-                                                   "': expected file:///… or an absolute path"));
-  }
+  options.revocations = flags.revocations;
+  TY_ASSIGN_OR_RETURN(options.fleet.checkpoint_root, CheckpointRootUri(flags.checkpoint_root));
   options.fleet.heartbeat = absl::Milliseconds(flags.heartbeat_ms);
   options.fleet.lease = absl::Milliseconds(flags.lease_ms);
   options.fleet.self_fence = absl::Milliseconds(flags.self_fence_ms);
@@ -242,6 +247,8 @@ absl::Status Serve(const Flags& flags, StopSignals& signals) {
                       postgres::Open(flags.database, {.application_name = "trainyard-server"}));
   TY_RETURN_IF_ERROR(
       Persist(signals, "migrate", [&] { return postgres::Migrate(flags.database); }));
+  TY_RETURN_IF_ERROR(Persist(signals, "--audit-heads",
+                             [&] { return CheckKeptHeads(flags.audit_heads, stores->audit()); }));
   for (const TokenFile& file : token_files) {
     TY_RETURN_IF_ERROR(
         Persist(signals, "tokens", [&] { return AddTokenFile(file, stores->tokens()); }));
@@ -269,15 +276,16 @@ absl::Status Serve(const Flags& flags, StopSignals& signals) {
     TY_RETURN_IF_ERROR(
         WriteFileAtomically(flags.agents_port_file, absl::StrCat(server->agents_port(), "\n")));
   }
-  while (!signals.WaitFor(kLookEvery)) {
+  while (!signals.WaitFor(kLookEvery) && server->Outdated().ok()) {
     for (ShownCertificate* shown : {of_operator.get(), of_authority.get()}) {
       if (shown != nullptr) shown->LookAgain(SystemClock().Now());
     }
   }
   signals.GiveUpWaiting();
+  const absl::Status outdated = server->Outdated();
   server->Drain(kDrainLimit);
   spdlog::info("ends");
-  return absl::OkStatus();
+  return outdated;
 }
 
 void Declare(CLI::App& app, Flags& flags) {
@@ -313,6 +321,10 @@ void Declare(CLI::App& app, Flags& flags) {
       "file that gets a line with the head of this server's part of the audit every 10 s "
       "in which it grew: kept elsewhere, it shows `trainyard audit verify` what was cut "
       "off or written anew");
+  app.add_option("--revocations", flags.revocations,
+                 "file that gets a line with each token and each key of a node that is revoked by "
+                 "this server: kept elsewhere, it keeps them revoked when the database is restored "
+                 "from a backup");
   app.add_option("--pools", flags.pools,
                  "YAML file with the pools whose nodes Slurm makes when jobs wait for them, the "
                  "same on all servers");
@@ -367,6 +379,46 @@ absl::Status PrintAuthority(const std::string& database, StopSignals& signals) {
   return absl::OkStatus();
 }
 
+CLI::App* DeclareRestore(CLI::App& app, RestoreFlags& flags) {
+  CLI::App* restore = app.add_subcommand(
+      "restore",
+      "make a database that was restored from a backup one that servers may work on, and end: jobs "
+      "go on from the checkpoints that exist, what ran is fenced, and what was revoked stays so. "
+      "All servers must be stopped");
+  restore->add_option("--database", flags.database, "libpq connection string")->required();
+  restore
+      ->add_option("--checkpoint-root", flags.checkpoint_root,
+                   "under which servers keep checkpoints; it has to be seen from here")
+      ->required();
+  CLI::Option* revocations = restore->add_option(
+      "--revocations", flags.revocation_files,
+      "file in which a server wrote down what was revoked (repeatable: one for each server)");
+  restore
+      ->add_flag("--revoke-all", flags.revoke_all,
+                 "revoke all tokens that people made and all keys of nodes: it is not known which "
+                 "of them were revoked since the backup")
+      ->excludes(revocations);
+  restore->add_flag("--copy", flags.copy,
+                    "the yard that was backed up goes on working, and this is a copy of it, for a "
+                    "trial say: it gets an identity of its own, and no node of the other one");
+  restore->add_flag("--forget-checkpoints", flags.forget_checkpoints,
+                    "go on even if none of the checkpoints exists that the database knows");
+  return restore;
+}
+
+absl::Status Restore(RestoreFlags flags) {
+  if (flags.revocation_files.empty() && !flags.revoke_all && !flags.copy) {
+    return absl::InvalidArgumentError(
+        "--revocations or --revoke-all is needed: the database does not know what was revoked "
+        "since "
+        "the backup was made");
+  }
+  TY_ASSIGN_OR_RETURN(flags.checkpoint_root, CheckpointRootUri(flags.checkpoint_root));
+  TY_ASSIGN_OR_RETURN(const std::string told, RestoreYard(flags));
+  std::cout << told << std::flush;
+  return absl::OkStatus();
+}
+
 int Main(int argc, char** argv) {
   // Debian's Abseil detects deadlocks: for that each lock of a mutex, gRPC's too, takes one lock
   // that the whole process shares.
@@ -383,6 +435,8 @@ int Main(int argc, char** argv) {
   CLI::App* migrate =
       app.add_subcommand("migrate", "bring the database's tables up to date, and end");
   migrate->add_option("--database", flags.database, "libpq connection string");
+  RestoreFlags restored;
+  CLI::App* restore = DeclareRestore(app, restored);
   app.set_version_flag("--version", TRAINYARD_VERSION);
   try {
     ParseFlags(app, argc, argv);
@@ -393,6 +447,11 @@ int Main(int argc, char** argv) {
   SetUpLog("trainyard-server");
   gpr_set_log_function(LogForGrpc);
   absl::Status status;
+  if (restore->parsed()) {
+    status = Restore(restored);
+    if (!status.ok()) spdlog::error("{}", status.ToString());
+    return status.ok() ? 0 : absl::IsInvalidArgument(status) ? 2 : 1;
+  }
   const bool serves = !migrate->parsed() && !show_authority->parsed();
   if (flags.database.empty() || (serves && flags.checkpoint_root.empty())) {
     std::cerr << "trainyard-server: --database "

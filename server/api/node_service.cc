@@ -118,6 +118,7 @@ class NodeService final : public v1::NodeService::CallbackService {
         b_, Permission::kAdmitNodes, context, request, [=, this](const Principal&) -> absl::Status {
           TY_ASSIGN_OR_RETURN(const std::string id, ParseJoinTokenName("name", request->name()));
           TY_ASSIGN_OR_RETURN(const JoinToken token, b_.stores.node_keys().RevokeJoinToken(id));
+          TY_RETURN_IF_ERROR(b_.revocations.Keep({CredentialKind::kJoinToken, id}));
           *response = ToProto(token);
           return absl::OkStatus();
         });
@@ -172,6 +173,7 @@ class NodeService final : public v1::NodeService::CallbackService {
     TY_ASSIGN_OR_RETURN(const NodeKey key, b_.stores.node_keys().RevokeNode(node, by));
     b_.stores.wakeups().Wake(RevokedTopic(node));
     spdlog::warn("{} revoked the key of nodes/{}", by, node);
+    TY_RETURN_IF_ERROR(b_.revocations.Keep({CredentialKind::kNodeKey, key.fingerprint}));
     response->set_name(name);
     response->set_node_uid(key.node_uid);
     SetTimestamp(key.join_time, *response->mutable_join_time());

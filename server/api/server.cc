@@ -117,6 +117,7 @@ struct Server::Parts {
         fleet_pool(options.fleet_threads),
         audit(stores.audit(), clock,
               {.replica = options.replica, .heads_file = options.audit_heads}),
+        revocations(options.revocations, clock),
         authenticator(stores.tokens(), clock),
         watches(stores.jobs(), stores.wakeups(), stream_pool, options.watch),
         fleet(stores.fleet(), stores.wakeups(), fleet_pool, clock, options.fleet,
@@ -167,6 +168,11 @@ struct Server::Parts {
     }
   }
 
+  void TellOutdated(const absl::Status& why) {
+    absl::MutexLock lock(&outdated_mu);
+    outdated = why;
+  }
+
   // Ends every stream with `why`, and waits for calls under way at most `limit`.
   void Shutdown(const absl::Status& why, absl::Duration limit) {
     watches.Drain(why);
@@ -189,11 +195,14 @@ struct Server::Parts {
   std::string replica;
   int port = 0, agents_port = 0;
   bool drained = false;
+  absl::Mutex outdated_mu;
+  absl::Status outdated ABSL_GUARDED_BY(outdated_mu);
   const std::unique_ptr<Sizer> sizer;  // calls use it
   CallQueue calls;
   TaskPool stream_pool;
   TaskPool fleet_pool;
   AuditLog audit;
+  RevocationList revocations;
   Authenticator authenticator;
   WatchHub watches;
   Fleet fleet;
@@ -236,6 +245,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Stores& stores, Clock& clo
       .watches = parts->watches,
       .fleet = parts->fleet,
       .audit = parts->audit,
+      .revocations = parts->revocations,
       .admission = parts->admission.has_value() ? &*parts->admission : nullptr,
       .scheduler = parts->scheduler,
       .sizer = *parts->sizer,
@@ -278,6 +288,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Stores& stores, Clock& clo
       [&stores, &parts = *parts] {
         const absl::Status answer = stores.Probe();
         if (answer.ok()) parts.authenticator.LookAgain();
+        if (absl::IsFailedPrecondition(answer)) parts.TellOutdated(answer);
         return answer;
       },
       clock,
@@ -290,6 +301,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Stores& stores, Clock& clo
   spdlog::info("listens on {} (port {}) as {}{}", options.listen, parts->port, options.replica,
                options.tls.has_value() ? ", with TLS" : "");
   return std::unique_ptr<Server>(new Server(std::move(parts)));
+}
+
+absl::Status Server::Outdated() const {
+  absl::MutexLock lock(&parts_->outdated_mu);
+  return parts_->outdated;
 }
 
 void Server::Drain(absl::Duration limit) {

@@ -41,6 +41,7 @@ struct ServerOptions {
   RetentionOptions retention;
   std::vector<Pool> pools;  // whose nodes engines make
   std::string audit_heads;  // file for AuditLogOptions::heads_file
+  std::string revocations;  // file for RevocationList; empty: there is none
   absl::Duration pause_grace = absl::Minutes(5);
   CallQueueOptions calls;  // store calls for everything that is not a stream
   int stream_threads = 4;  // store calls for watchers and logs
@@ -62,6 +63,10 @@ class Server {
   int port() const;
   int agents_port() const;  // 0: there is none
   const std::string& replica() const;
+
+  // kFailedPrecondition: the yard was restored from a backup, and this server remembers things that
+  // were forgotten (Stores::Probe). It has to end, and to be started anew.
+  absl::Status Outdated() const;
 
   // Takes no new work, gives leadership up, ends every stream with UNAVAILABLE, and waits for calls
   // under way at most `limit`; those that last longer are cancelled. Idempotent. The destructor

@@ -11,6 +11,7 @@
 #include "server/audit/audit_log.h"
 #include "server/auth/authenticator.h"
 #include "server/auth/node_admission.h"
+#include "server/auth/revocation_list.h"
 #include "server/fleet/fleet.h"
 #include "server/fleet/provision/pools.h"
 #include "server/scheduler/loop.h"
@@ -33,6 +34,7 @@ struct ServiceDependencies {
   WatchHub& watches;
   Fleet& fleet;
   AuditLog& audit;
+  RevocationList& revocations;
   NodeAdmission* admission;  // null: the server has no port for agents alone
   SchedulerLoop& scheduler;
   Sizer& sizer;

@@ -1,11 +1,8 @@
 #include "server/audit/audit_log.h"
 
-#include <fcntl.h>
 #include <spdlog/spdlog.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <iterator>
 #include <utility>
 
@@ -59,16 +56,6 @@ void Clean(AuditEntry& entry) {
                              &entry.resource, &entry.outcome, &entry.detail}) {
     *field = CleanText(*field, kLongestField);
   }
-}
-
-// Behind a line of which only a part was written, it begins one of its own.
-absl::Status AppendLine(const std::string& line, const std::string& path) {
-  const FileDescriptor file(open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (!file.valid()) return ErrnoStatus(errno, path);
-  const off_t end = lseek(file.get(), 0, SEEK_END);
-  char last = '\n';
-  if (end > 0 && pread(file.get(), &last, 1, end - 1) != 1) return ErrnoStatus(errno, path);
-  return WriteAll(file.get(), absl::StrCat(last == '\n' ? "" : "\n", line, "\n"), path);
 }
 
 }  // namespace
@@ -239,7 +226,7 @@ void AuditLog::TellHead(bool last) {
   const absl::Status written =
       options_.heads_file.empty()
           ? absl::OkStatus()
-          : AppendLine(AuditHeadLine(head_, clock_.Now()), options_.heads_file);
+          : AppendLine(options_.heads_file, AuditHeadLine(head_, clock_.Now()));
   if (written.ok()) {
     told_sequence_ = head_.sequence;
   } else {

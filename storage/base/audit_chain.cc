@@ -47,7 +47,13 @@ std::optional<AuditHead> ParseAuditHeadLine(const std::string& line) {
       !sequence->is_number_integer() || digest == parsed.end() || !digest->is_string()) {
     return std::nullopt;
   }
-  return AuditHead{chain->get<std::string>(), sequence->get<int64_t>(), digest->get<std::string>()};
+  AuditHead head{chain->get<std::string>(), sequence->get<int64_t>(), digest->get<std::string>()};
+  const auto time = parsed.find("time");
+  if (time != parsed.end() && time->is_string()) {
+    std::string error;
+    absl::ParseTime(absl::RFC3339_full, time->get<std::string>(), &head.time, &error);
+  }
+  return head;
 }
 
 AuditVerifier::AuditVerifier(const std::vector<AuditHead>& heads) {

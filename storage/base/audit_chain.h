@@ -38,7 +38,12 @@ struct AuditHead {
   std::string chain;
   int64_t sequence = 0;
   std::string digest;
+  absl::Time time = absl::InfinitePast();  // when it was kept; infinite: not told
 };
+
+// The only entry of its chain: that a database was restored from a backup.
+inline constexpr char kRestorer[] = "server:restore";
+inline constexpr char kRestoreMethod[] = "RestoreYard";
 
 // One line of a file of heads: {"chain": …, "sequence": …, "digest": …, "time": …}.
 std::string AuditHeadLine(const AuditHead& head, absl::Time time);

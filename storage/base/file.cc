@@ -8,6 +8,7 @@
 
 #include <filesystem>
 
+#include "absl/strings/str_cat.h"
 #include "storage/base/ids.h"
 #include "storage/base/status.h"
 
@@ -85,6 +86,19 @@ absl::Status WriteFileAtomically(const std::string& path, absl::string_view data
     unlink(temporary.c_str());
     return status;
   }
+  return FsyncDirectory(std::filesystem::path(path).parent_path().string());
+}
+
+absl::Status AppendLine(const std::string& path, absl::string_view line) {
+  const FileDescriptor file(open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (!file.valid()) return ErrnoStatus(errno, path);
+  const off_t end = lseek(file.get(), 0, SEEK_END);
+  char last = '\n';
+  if (end > 0 && pread(file.get(), &last, 1, end - 1) != 1) return ErrnoStatus(errno, path);
+  TY_RETURN_IF_ERROR(
+      WriteAll(file.get(), absl::StrCat(last == '\n' ? "" : "\n", line, "\n"), path));
+  if (fdatasync(file.get()) != 0) return ErrnoStatus(errno, path);
+  if (end > 0) return absl::OkStatus();
   return FsyncDirectory(std::filesystem::path(path).parent_path().string());
 }
 

@@ -55,6 +55,10 @@ absl::Status WriteAll(int fd, absl::string_view data, absl::string_view what);
 // folder, fsync, rename, fsync of the folder.
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view data, int mode = 0644);
 
+// Adds a line to a file, which is made if it is not there; durable when this returns OK. Behind a
+// line of which only a part was written, it begins one of its own.
+absl::Status AppendLine(const std::string& path, absl::string_view line);
+
 absl::Status FsyncDirectory(const std::string& path);
 
 // mkdir -p.

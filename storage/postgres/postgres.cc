@@ -1,8 +1,10 @@
 #include "storage/postgres/postgres.h"
 
+#include <atomic>
 #include <pqxx/pqxx>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "storage/base/status.h"
 #include "storage/postgres/audit_store.h"
 #include "storage/postgres/authority_store.h"
@@ -12,6 +14,7 @@
 #include "storage/postgres/node_key_store.h"
 #include "storage/postgres/project_store.h"
 #include "storage/postgres/provision_store.h"
+#include "storage/postgres/queries.inc.h"
 #include "storage/postgres/retention_store.h"
 #include "storage/postgres/scheduler_store.h"
 #include "storage/postgres/token_store.h"
@@ -50,14 +53,20 @@ class PostgresStores : public Stores {
   Wakeups& wakeups() override { return wakeups_; }
 
   absl::Status Probe() override {
-    const auto probe = [](Transaction& transaction) -> absl::Status {
+    const auto probe = [this](Transaction& transaction) -> absl::Status {
       transaction.RunText(kRefuseStandBy, Params());
-      return absl::OkStatus();
+      const auto epoch = transaction.Run(kReadYardEpoch, Params())[0][0].as<int64_t>();
+      int64_t first = 0;
+      if (epoch_.compare_exchange_strong(first, epoch) || first == epoch) return absl::OkStatus();
+      return absl::FailedPreconditionError(
+          absl::StrCat("the yard was restored from a backup (its epoch is ", epoch, ", and was ",
+                       first, "): what this program remembers of it counts no more"));
     };
     return leases_.Run("probe", probe, Access::kStatements);
   }
 
  private:
+  std::atomic<int64_t> epoch_{0};  // of the yard, as the first probe found it; 0: none yet
   Database database_;
   Database agents_;
   Database leases_;      // for leadership and probes, which wait behind no call of users or agents

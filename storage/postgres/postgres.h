@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "storage/restore.h"
 #include "storage/stores.h"
 
 namespace trainyard::postgres {
@@ -38,6 +39,12 @@ absl::Status Migrate(const std::string& conninfo, int last = INT_MAX);
 
 // The newest migration that this program knows.
 int SchemaVersion();
+
+// Makes a database that was restored from a backup one that servers may work on: what ran then is
+// fenced, jobs go on from checkpoints that exist, what was revoked since is revoked again, and the
+// yard's epoch is raised. All of it or nothing. The database must be up to date (Migrate).
+// kFailedPrecondition: a server works on it, or no checkpoint is there that it knows.
+absl::StatusOr<RestoreReport> Restore(const std::string& conninfo, const RestoreOrder& order);
 
 // `conninfo`: libpq's key=value words or URI. Opens no connection before it is needed: a database
 // that is away makes methods fail with kUnavailable until it is back, and nothing else.

@@ -28,6 +28,7 @@ inline constexpr char kNonFinite[] = "NON_FINITE";        // loss or gradient be
 inline constexpr char kRolledBack[] =
     "ROLLED_BACK";                                // the same, and training.on_non_finite goes on
 inline constexpr char kNodeLost[] = "NODE_LOST";  // a node's lease ended
+inline constexpr char kRestored[] = "RESTORED";   // the yard was restored from a backup
 inline constexpr char kInterrupted[] =
     "INTERRUPTED";  // a worker was told to leave by somebody else
 inline constexpr char kRestartsSpent[] = "RESTARTS_SPENT";  // retryable, but the budget is used up

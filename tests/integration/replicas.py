@@ -145,7 +145,7 @@ class Replicas(Yard):
     def _make(self):
         servers, agents = self._counts
         self._make_folders()
-        self.store = Postgres(self.dir + "/store", free_port()).make()
+        self.store = self._store().make()
         self.store.start()
         self.stores = [self.store]
         if self._stand_by is not None:
@@ -167,6 +167,9 @@ class Replicas(Yard):
             part.start()
         self._keeper.start()
         eventually(lambda: len(self.connected_nodes()) == agents, 60, "all agents to be registered")
+
+    def _store(self):
+        return Postgres(self.dir + "/store", free_port())
 
     authority = None  # PEM, of a yard whose links are TLS
 

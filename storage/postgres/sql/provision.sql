@@ -3,6 +3,9 @@
 -- name: ReadYard
 SELECT id FROM yard
 
+-- name: ReadYardEpoch
+SELECT epoch FROM yard
+
 -- name: ListNodeRequests
 SELECT {node_request_columns} FROM node_requests ORDER BY node
 

@@ -1,0 +1,21 @@
+#include "server/auth/revocation_list.h"
+
+#include <spdlog/spdlog.h>
+
+#include "absl/strings/str_cat.h"
+#include "storage/base/file.h"
+
+namespace trainyard {
+
+absl::Status RevocationList::Keep(const RevokedCredential& revoked) {
+  if (path_.empty()) return absl::OkStatus();
+  absl::MutexLock lock(&mu_);
+  const absl::Status kept = AppendLine(path_, RevocationLine(revoked, clock_.Now()));
+  if (kept.ok()) return kept;
+  spdlog::error("what was revoked is not written down: {}", kept.ToString());
+  return absl::UnavailableError(absl::StrCat(
+      "it is revoked, but the server could not write that down for a restore from a backup (",
+      kept.message(), "); try again once it can"));
+}
+
+}  // namespace trainyard

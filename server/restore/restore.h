@@ -1,0 +1,24 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "storage/restore.h"
+
+namespace trainyard {
+
+struct RestoreFlags {
+  std::string database;
+  std::string checkpoint_root;                // a URI, file:///…
+  std::vector<std::string> revocation_files;  // as servers wrote them (--revocations)
+  bool revoke_all = false;
+  bool copy = false;
+  bool forget_checkpoints = false;
+};
+
+// Restores the yard (postgres::Restore), writes that into the audit, and returns what was done in
+// words for an operator.
+absl::StatusOr<std::string> RestoreYard(const RestoreFlags& flags);
+
+}  // namespace trainyard

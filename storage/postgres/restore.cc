@@ -1,0 +1,232 @@
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <pqxx/pqxx>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "storage/base/status.h"
+#include "storage/postgres/database.h"
+#include "storage/postgres/postgres.h"
+#include "storage/postgres/queries.inc.h"
+#include "storage/postgres/rows.h"
+#include "storage/postgres/writes.h"
+
+namespace trainyard::postgres {
+namespace {
+
+// A yard may have a million jobs, and its checkpoints lie on a slow disk.
+constexpr absl::Duration kLongestRestore = absl::Hours(6);
+constexpr absl::Duration kLookAtLeader = absl::Milliseconds(200);
+
+struct LeaderSeen {
+  std::string holder;
+  int64_t beat = 0;
+};
+
+LeaderSeen LockTheLeader(Transaction& transaction) {
+  const pqxx::row row = transaction.Run(kRestoreLockLeader, Params())[0];
+  return {row["holder"].as<std::string>(), row["beat"].as<int64_t>()};
+}
+
+// The work of one restore, in one transaction.
+class Restorer {
+ public:
+  Restorer(Transaction& transaction, const RestoreOrder& order)
+      : transaction_(transaction), order_(order), now_(Now(transaction)) {}
+
+  absl::StatusOr<RestoreReport> Run() {
+    for (const pqxx::row& row : transaction_.Run(kRestoreLiveJobs, Params())) {
+      TY_RETURN_IF_ERROR(RestoreLive(row[0].as<std::string>()));
+      ++report_.jobs;
+    }
+    for (const pqxx::row& row : transaction_.Run(kRestoreEndedJobs, Params())) {
+      TY_RETURN_IF_ERROR(RestoreEnded(row[0].as<std::string>()));
+    }
+    TY_RETURN_IF_ERROR(CheckSomeAreThere());
+    report_.epoch = transaction_.Run(kRestoreRaiseEpoch, Params())[0][0].as<int64_t>();
+    FenceYard();
+    Revoke();
+    ReadFolders();
+    return std::move(report_);
+  }
+
+ private:
+  absl::StatusOr<CheckpointsOfRestored> LookAt(const JobRecord& job) {
+    std::vector<CheckpointRecord> recorded;
+    for (const pqxx::row& row :
+         transaction_.Run(kListCheckpoints, Params(job.uid, int64_t{1} << 40))) {
+      recorded.push_back(CheckpointOf(row));
+    }
+    // Servers may have been told another root when these were written.
+    std::vector<std::string> folders = {order_.folder_of(job)};
+    for (const CheckpointRecord& one : recorded) {
+      folders.push_back(one.uri.substr(0, one.uri.rfind('/')));
+    }
+    std::sort(folders.begin() + 1, folders.end());
+    folders.erase(std::unique(folders.begin() + 1, folders.end()), folders.end());
+    std::vector<CheckpointRecord> there;
+    for (size_t i = 0; i < folders.size(); ++i) {
+      if (i > 0 && folders[i] == folders[0]) continue;
+      TY_ASSIGN_OR_RETURN(const std::vector<CheckpointRecord> here, order_.look(folders[i]));
+      there.insert(there.end(), here.begin(), here.end());
+    }
+    CheckpointsOfRestored checkpoints = CompareCheckpoints(job, recorded, there);
+    report_.missing_checkpoints += static_cast<int64_t>(checkpoints.missing.size());
+    report_.found_checkpoints += static_cast<int64_t>(checkpoints.found.size());
+    report_.checkpoints += static_cast<int64_t>(checkpoints.now.size() - checkpoints.found.size());
+    return checkpoints;
+  }
+
+  void WriteRows(const std::string& uid, const CheckpointsOfRestored& checkpoints) {
+    std::vector<std::string> gone;
+    for (const CheckpointRecord& one : checkpoints.missing) gone.push_back(one.uri);
+    if (!gone.empty()) transaction_.Run(kRemoveCheckpoints, Params(uid, gone));
+    std::vector<CheckpointWritten> written;
+    for (const CheckpointRecord& one : checkpoints.found) written.push_back({.checkpoint = one});
+    WriteCheckpoints(transaction_, written);
+  }
+
+  absl::Status RestoreLive(const std::string& uid) {
+    const auto [job, attempt] = LockRanks(transaction_, uid);
+    if (!job.has_value()) return absl::OkStatus();
+    AttemptChange change{.change = {.job = *job}, .time = now_};
+    if (attempt.has_value()) {
+      change = FenceRanks(*job, *attempt, order_.as, now_);
+      if (change.wishes_changed) ++report_.fenced_jobs;
+    }
+    TY_ASSIGN_OR_RETURN(const CheckpointsOfRestored checkpoints, LookAt(*job));
+    WriteRows(uid, checkpoints);
+    if (IsTerminal(change.change.job.state)) {  // it was being cancelled
+      transaction_.Run(kRestoreNewestOfEnded, Params(uid, NewestOf(checkpoints)));
+    } else {
+      TakeRestoredCheckpoints(checkpoints, now_, change.change);
+    }
+    const bool changed = change.wishes_changed || !change.change.feed.empty() ||
+                         change.change.job.resize != job->resize;
+    if (!changed) return absl::OkStatus();
+    if (attempt.has_value()) {
+      return WriteAttempt(transaction_, *job, *attempt, change).status();
+    }
+    return WriteJob(transaction_, *job, change.change).status();
+  }
+
+  // The feed of a job that has ended has no more items.
+  absl::Status RestoreEnded(const std::string& uid) {
+    const std::optional<JobRecord> job = LockJob(transaction_, uid);
+    if (!job.has_value() || !IsTerminal(job->state)) return absl::OkStatus();
+    TY_ASSIGN_OR_RETURN(const CheckpointsOfRestored checkpoints, LookAt(*job));
+    if (checkpoints.missing.empty() && checkpoints.found.empty()) return absl::OkStatus();
+    WriteRows(uid, checkpoints);
+    transaction_.Run(kRestoreNewestOfEnded, Params(uid, NewestOf(checkpoints)));
+    return absl::OkStatus();
+  }
+
+  static std::string NewestOf(const CheckpointsOfRestored& checkpoints) {
+    return checkpoints.now.empty() ? "" : checkpoints.now.back().uri;
+  }
+
+  // A folder that is not mounted looks like one in which all are missing.
+  absl::Status CheckSomeAreThere() const {
+    const bool none = report_.checkpoints + report_.found_checkpoints == 0;
+    if (!none || report_.missing_checkpoints == 0 || order_.forget_checkpoints) {
+      return absl::OkStatus();
+    }
+    return absl::FailedPreconditionError(absl::StrCat(
+        "none of the ", report_.missing_checkpoints,
+        " checkpoints that the database knows is there; is --checkpoint-root the folder in which ",
+        "servers keep them, and is it mounted here? If they are lost, say --forget-checkpoints: ",
+        "jobs then begin anew"));
+  }
+
+  void FenceYard() {
+    transaction_.Run(kRestoreDeposeLeader, Params());
+    transaction_.Run(kRestoreEndLeases, Params());
+    transaction_.Run(kRestoreLoseNodes, Params());
+    transaction_.Run(kRestoreFenceClaims, Params(absl::StrCat(report_.epoch)));
+    if (order_.as != RestoredAs::kCopy) return;
+    transaction_.Run(kRestoreForgetLost, Params());
+    transaction_.Run(kRestoreEndRequests, Params());
+    transaction_.Run(kRestoreNewYard, Params());
+  }
+
+  void Revoke() {
+    std::map<CredentialKind, std::vector<std::string>> ids;
+    for (const RevokedCredential& one : order_.revoked) ids[one.kind].push_back(one.id);
+    if (order_.revoke_all) {
+      for (const pqxx::row& row : transaction_.Run(kRestoreAllCredentials, Params())) {
+        const auto kind = row["kind"].as<std::string>();
+        ids[kind == "token"        ? CredentialKind::kToken
+            : kind == "join token" ? CredentialKind::kJoinToken
+                                   : CredentialKind::kNodeKey]
+            .push_back(row["id"].as<std::string>());
+      }
+    }
+    RevokeBy(kRestoreRevokeToken, ids[CredentialKind::kToken]);
+    RevokeBy(kRestoreRevokeTokenFiles, ids[CredentialKind::kToken]);
+    RevokeBy(kRestoreRevokeJoinToken, ids[CredentialKind::kJoinToken]);
+    RevokeBy(kRestoreRevokeNodeKey, ids[CredentialKind::kNodeKey]);
+  }
+
+  void RevokeBy(const Query& query, const std::vector<std::string>& ids) {
+    if (ids.empty()) return;
+    report_.revoked += static_cast<int>(transaction_.Run(query, Params(ids)).size());
+  }
+
+  void ReadFolders() {
+    JobRecord named;
+    for (const pqxx::row& row : transaction_.Run(kRestoreNamesOfJobs, Params())) {
+      named.uid = row["uid"].as<std::string>();
+      named.project = row["project"].as<std::string>();
+      named.job_id = row["job_id"].as<std::string>();
+      report_.job_folders.push_back(order_.folder_of(named));
+    }
+    std::sort(report_.job_folders.begin(), report_.job_folders.end());
+  }
+
+  Transaction& transaction_;
+  const RestoreOrder& order_;
+  const absl::Time now_;
+  RestoreReport report_;
+};
+
+// Waits until the leader's lease has stood still for `order.leader_is_gone`.
+absl::Status CheckNobodyLeads(Database& database, const RestoreOrder& order) {
+  const auto look = [&] {
+    return database.Run("look who leads",
+                        [](Transaction& transaction) -> absl::StatusOr<LeaderSeen> {
+                          return LockTheLeader(transaction);
+                        });
+  };
+  TY_ASSIGN_OR_RETURN(const LeaderSeen first, look());
+  const absl::Time until = absl::Now() + order.leader_is_gone;
+  while (!first.holder.empty() && absl::Now() < until) {
+    absl::SleepFor(kLookAtLeader);
+    TY_ASSIGN_OR_RETURN(const LeaderSeen seen, look());
+    if (seen.holder == first.holder && seen.beat == first.beat) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "a server works on this database (", seen.holder.empty() ? first.holder : seen.holder,
+        "): stop all of them first"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<RestoreReport> Restore(const std::string& conninfo, const RestoreOrder& order) {
+  Options options;
+  options.application_name = "trainyard-restore";
+  options.statement_timeout = kLongestRestore;
+  options.idle_in_transaction_timeout = kLongestRestore;
+  TY_ASSIGN_OR_RETURN(const std::string complete, CompleteConninfo(conninfo, options));
+  Database database(complete, 1, absl::InfiniteDuration());
+  TY_RETURN_IF_ERROR(CheckNobodyLeads(database, order));
+  return database.Run("restore the yard",
+                      [&](Transaction& transaction) -> absl::StatusOr<RestoreReport> {
+                        LockTheLeader(transaction);
+                        return Restorer(transaction, order).Run();
+                      });
+}
+
+}  // namespace trainyard::postgres
