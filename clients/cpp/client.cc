@@ -28,6 +28,9 @@
 namespace trainyard {
 namespace {
 
+// To be connected, TLS included, on a slow link or by a busy machine.
+constexpr absl::Duration kConnectTimeout = absl::Seconds(1);
+constexpr absl::Duration kLookForStop = absl::Milliseconds(100);
 constexpr absl::Duration kLongestDelay = absl::Seconds(10);  // cap on what a server asks for
 constexpr size_t kMostInCall = 256;                          // jobs
 constexpr size_t kMostBytesInCall = 1 << 20;
@@ -69,7 +72,9 @@ std::shared_ptr<grpc::Channel> MakeChannel(
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
+  // The least time that a connection is given to be made.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS,
+                   static_cast<int>(absl::ToInt64Milliseconds(kConnectTimeout)));
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);  // Client itself retries
   arguments.SetMaxReceiveMessageSize(64 << 20);
@@ -119,6 +124,27 @@ struct Client::Connection {
     current.compare_exchange_strong(failed, (failed + 1) % endpoints.size());
   }
 
+  // gRPC gets on with a connection while somebody waits for its channel. Calls do not once it has
+  // failed: they fail at once, and whoever only sleeps between them may never be connected again.
+  void WaitBeforeRetry(absl::Duration wait) const {
+    grpc::Channel& channel = *endpoints[current]->channel;
+    if (channel.GetState(true) == GRPC_CHANNEL_READY) {
+      absl::SleepFor(wait);  // the server itself has nothing for us yet
+    } else {
+      channel.WaitForConnected(absl::ToChronoTime(absl::Now() + wait));
+    }
+  }
+
+  // Before a stream begins on a server that was away: lets the connection be made.
+  void WaitIfItWasAway(size_t asked, const Stop& stop) const {
+    grpc::Channel& channel = *endpoints[asked]->channel;
+    const absl::Time until = absl::Now() + kConnectTimeout;
+    while (channel.GetState(true) == GRPC_CHANNEL_TRANSIENT_FAILURE && !stop.requested() &&
+           absl::Now() < until) {
+      channel.WaitForConnected(absl::ToChronoTime(absl::Now() + kLookForStop));
+    }
+  }
+
   void Prepare(grpc::ClientContext& context) const {
     if (!options.token.empty()) {
       context.AddMetadata("authorization", absl::StrCat("Bearer ", options.token));
@@ -162,7 +188,7 @@ struct Client::Connection {
       if (SystemClock().SinceBoot() + wait > begin + PatienceFor(status.error_code(), delay)) {
         return FromGrpc(status);
       }
-      absl::SleepFor(wait);
+      WaitBeforeRetry(wait);
     }
   }
 
@@ -432,6 +458,7 @@ absl::Status Client::WatchJob(const v1::WatchJobRequest& request, absl::Duration
                               const std::function<bool(const v1::WatchJobResponse&)>& on_message) {
   TY_RETURN_IF_ERROR(connection_->unusable);
   const size_t asked = connection_->current;
+  connection_->WaitIfItWasAway(asked, stop);
   grpc::ClientContext context;
   connection_->Prepare(context);
   SilenceGuard guard(context, silence);
@@ -454,6 +481,7 @@ absl::Status Client::TailLogs(const v1::TailLogsRequest& request, Stop& stop,
                               const std::function<bool(const v1::TailLogsResponse&)>& on_message) {
   TY_RETURN_IF_ERROR(connection_->unusable);
   const size_t asked = connection_->current;
+  connection_->WaitIfItWasAway(asked, stop);
   grpc::ClientContext context;
   connection_->Prepare(context);
   const Stop::Hook hook(stop, [&context] { context.TryCancel(); });

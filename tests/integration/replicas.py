@@ -77,7 +77,7 @@ class Apis:
                 if error.code() not in MOVES_ON or time.monotonic() > deadline:
                     raise
             self._at += 1
-            time.sleep(0.05)
+            self._apis[self._at % len(self._apis)].let_connect(0.2)
 
     def stream(self, service, method, request, timeout):
         call = getattr(getattr(self._apis[self._at % len(self._apis)], service), method)

@@ -58,6 +58,25 @@ class TlsTest(unittest.TestCase):
         got = self.cli("get", name.rpartition("/")[2])
         self.assertEqual(got.returncode, 0, got.stderr)
 
+    def test_command_that_came_while_the_server_was_away_finds_it_by_tls(self):
+        yard, server = self.yard, self.yard.servers[0]
+        server.stop(signal.SIGKILL)
+        try:
+            command = subprocess.Popen(
+                [str(BIN / "trainyard"), "ps", "--server", yard.addresses[0], "--ca-file", yard.ca, "--token-file",
+                 yard.dir + "/tokens/admin", "--patience", "20"], env=yard.environment, text=True, stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            host, _, port = yard.addresses[0].rpartition(":")
+            # Once its first connection was refused: it makes another one that is.
+            with socket.create_server((host, int(port)), reuse_port=True) as nobody:
+                nobody.settimeout(20)
+                nobody.accept()[0].close()
+        finally:
+            server.wanted = True
+            server.start()
+        _, told = command.communicate(timeout=60)
+        self.assertEqual(command.returncode, 0, told)
+
     def test_older_tls_and_clear_text_are_refused(self):
         address = self.yard.addresses[0]
         self.assertEqual(handshake(address, ssl.TLSVersion.TLSv1_3), "TLSv1.3")

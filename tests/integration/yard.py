@@ -54,7 +54,7 @@ class Api:
     def __init__(self, address, token, authority=None):
         options = [
             ("grpc.enable_http_proxy", 0), ("grpc.initial_reconnect_backoff_ms", 50),
-            ("grpc.min_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 200),
+            ("grpc.min_reconnect_backoff_ms", 1000), ("grpc.max_reconnect_backoff_ms", 200),
             ("grpc.use_local_subchannel_pool", 1), ("grpc.keepalive_time_ms", 10000),
             ("grpc.keepalive_timeout_ms", 5000), ("grpc.http2.max_pings_without_data", 0)]
         self.channel = (grpc.secure_channel(address, grpc.ssl_channel_credentials(authority), options) if authority
@@ -100,6 +100,13 @@ class Api:
                         raise
                 time.sleep(0.02)
         return invoke
+
+    def let_connect(self, seconds):
+        """gRPC gets on with a connection while somebody waits for it, and a call does not once it has failed."""
+        try:
+            grpc.channel_ready_future(self.channel).result(timeout=seconds)
+        except grpc.FutureTimeoutError:
+            pass
 
     def close(self):
         self.channel.close()
