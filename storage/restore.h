@@ -20,27 +20,30 @@ struct RestoreOrder {
   RestoredAs as = RestoredAs::kTheYard;
   // What was revoked since the backup, as servers wrote it down.
   std::vector<RevokedCredential> revoked;
-  // Revoke all tokens that people made, all join tokens and all keys of nodes: it is not known what
-  // was revoked.
+  // Since when at least one of the lists of servers is whole; a list that was begun after the point
+  // to which the database was restored does not have all. Infinitely long ago: it does not matter.
+  absl::Time revoked_since = absl::InfinitePast();
+  // Revoke all tokens that people made and all keys of nodes: it is not known what was revoked.
   bool revoke_all = false;
   // The folder in which a job's checkpoints are, and what is there. Of a record of a job it has the
   // names and the uid.
   std::function<std::string(const JobRecord&)> folder_of;
   std::function<absl::StatusOr<std::vector<CheckpointRecord>>(const std::string& folder)> look;
-  // Go on even if none of the checkpoints is there that the database knows.
+  // Go on even if none of the checkpoints is there that the database knows of a job.
   bool forget_checkpoints = false;
   // For how long a leader's lease must stand still until nobody is taken to lead.
   absl::Duration leader_is_gone = absl::Seconds(6);
 };
 
 struct RestoreReport {
-  int64_t epoch = 0;                     // of the yard: 1 until it was first restored
-  int jobs = 0;                          // that have not ended
-  int fenced_jobs = 0;                   // of these, that ran
-  int64_t checkpoints = 0;               // that are there, and were known
-  int64_t found_checkpoints = 0;         // that are there, and were not
-  int64_t missing_checkpoints = 0;       // that were known, and are not there
-  int revoked = 0;                       // credentials, that had not been
+  int64_t epoch = 0;    // of the yard: 1 until it was first restored, milliseconds since 1970 then
+  int jobs = 0;         // that have not ended
+  int fenced_jobs = 0;  // of these, that ran
+  int64_t checkpoints = 0;          // that are there, and were known
+  int64_t found_checkpoints = 0;    // that are there, and were not
+  int64_t missing_checkpoints = 0;  // that were known, and are not there
+  int revoked = 0;                  // credentials, that had not been
+  int ended_join_tokens = 0;        // all that could have been used: how often they were is lost
   std::vector<std::string> job_folders;  // folder_of each job, sorted
 };
 

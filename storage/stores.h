@@ -1,5 +1,7 @@
 #pragma once
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "storage/audit_store.h"
 #include "storage/authority_store.h"
 #include "storage/fleet_store.h"
@@ -33,6 +35,8 @@ class Stores {
   // OK when the store answers; else why not. kFailedPrecondition: the yard was restored from a
   // backup since the first probe; whoever remembers anything of it has to begin anew.
   virtual absl::Status Probe() = 0;
+  // Raised whenever the yard is restored from a backup (storage/restore.h).
+  virtual absl::StatusOr<int64_t> YardEpoch() = 0;
 };
 
 }  // namespace trainyard

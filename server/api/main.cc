@@ -247,8 +247,10 @@ absl::Status Serve(const Flags& flags, StopSignals& signals) {
                       postgres::Open(flags.database, {.application_name = "trainyard-server"}));
   TY_RETURN_IF_ERROR(
       Persist(signals, "migrate", [&] { return postgres::Migrate(flags.database); }));
-  TY_RETURN_IF_ERROR(Persist(signals, "--audit-heads",
-                             [&] { return CheckKeptHeads(flags.audit_heads, stores->audit()); }));
+  TY_RETURN_IF_ERROR(Persist(signals, "--audit-heads", [&]() -> absl::Status {
+    TY_ASSIGN_OR_RETURN(options.yard_epoch, stores->YardEpoch());
+    return CheckKeptHeads(flags.audit_heads, stores->audit(), options.yard_epoch);
+  }));
   for (const TokenFile& file : token_files) {
     TY_RETURN_IF_ERROR(
         Persist(signals, "tokens", [&] { return AddTokenFile(file, stores->tokens()); }));
@@ -390,14 +392,12 @@ CLI::App* DeclareRestore(CLI::App& app, RestoreFlags& flags) {
       ->add_option("--checkpoint-root", flags.checkpoint_root,
                    "under which servers keep checkpoints; it has to be seen from here")
       ->required();
-  CLI::Option* revocations = restore->add_option(
+  restore->add_option(
       "--revocations", flags.revocation_files,
       "file in which a server wrote down what was revoked (repeatable: one for each server)");
-  restore
-      ->add_flag("--revoke-all", flags.revoke_all,
-                 "revoke all tokens that people made and all keys of nodes: it is not known which "
-                 "of them were revoked since the backup")
-      ->excludes(revocations);
+  restore->add_flag("--revoke-all", flags.revoke_all,
+                    "revoke all tokens that people made and all keys of nodes: it is not known "
+                    "which of them were revoked since the backup");
   restore->add_flag("--copy", flags.copy,
                     "the yard that was backed up goes on working, and this is a copy of it, for a "
                     "trial say: it gets an identity of its own, and no node of the other one");

@@ -116,7 +116,9 @@ struct Server::Parts {
         stream_pool(options.stream_threads),
         fleet_pool(options.fleet_threads),
         audit(stores.audit(), clock,
-              {.replica = options.replica, .heads_file = options.audit_heads}),
+              {.replica = options.replica,
+               .epoch = options.yard_epoch,
+               .heads_file = options.audit_heads}),
         revocations(options.revocations, clock),
         authenticator(stores.tokens(), clock),
         watches(stores.jobs(), stores.wakeups(), stream_pool, options.watch),
@@ -269,6 +271,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Stores& stores, Clock& clo
     parts->services.push_back(
         MakeExecutorService(parts->fleet, parts->authenticator, parts->audit));
   }
+  TY_RETURN_IF_ERROR(parts->revocations.Begin());
   // Before the first builder; both are for the whole process.
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();

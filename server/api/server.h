@@ -40,6 +40,7 @@ struct ServerOptions {
   SizerOptions sizer;
   RetentionOptions retention;
   std::vector<Pool> pools;  // whose nodes engines make
+  int64_t yard_epoch = 1;
   std::string audit_heads;  // file for AuditLogOptions::heads_file
   std::string revocations;  // file for RevocationList; empty: there is none
   absl::Duration pause_grace = absl::Minutes(5);

@@ -80,6 +80,7 @@ bool OnlyReads(absl::string_view method) {
 AuditLog::AuditLog(AuditStore& store, Clock& clock, AuditLogOptions options)
     : store_(store), clock_(clock), options_(std::move(options)) {
   head_.chain = absl::StrCat(options_.replica, "-", RandomHex(8));
+  head_.epoch = options_.epoch;
   {
     absl::MutexLock lock(&mu_);
     Add({.principal = absl::StrCat("server:", options_.replica), .method = "ServerStarted"});

@@ -18,6 +18,7 @@ namespace trainyard {
 
 struct AuditLogOptions {
   std::string replica;     // whose chain it is; a random part is added
+  int64_t epoch = 1;       // of the yard
   std::string heads_file;  // gets a line with the chain's head now and then; empty: there is none
   absl::Duration between_heads = absl::Seconds(10);
   size_t most_pending = 50'000;  // entries, while the store is away

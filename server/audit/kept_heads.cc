@@ -26,21 +26,12 @@ std::optional<AuditHead> LastHead(const std::string& path) {
   return last;
 }
 
-// When the yard was last restored; infinitely long ago if never.
-absl::StatusOr<absl::Time> LastRestore(AuditStore& store) {
-  TY_ASSIGN_OR_RETURN(const std::vector<AuditEntry> entries,
-                      store.ListAudit({.principal = kRestorer}, 1));
-  return entries.empty() ? absl::InfinitePast() : entries[0].time;
-}
-
 }  // namespace
 
-absl::Status CheckKeptHeads(const std::string& heads_file, AuditStore& store) {
+absl::Status CheckKeptHeads(const std::string& heads_file, AuditStore& store, int64_t epoch) {
   if (heads_file.empty()) return absl::OkStatus();
   const std::optional<AuditHead> head = LastHead(heads_file);
-  if (!head.has_value()) return absl::OkStatus();
-  TY_ASSIGN_OR_RETURN(const absl::Time restored, LastRestore(store));
-  if (head->time <= restored) return absl::OkStatus();
+  if (!head.has_value() || head->epoch < epoch) return absl::OkStatus();
   TY_ASSIGN_OR_RETURN(
       const std::vector<AuditEntry> there,
       store.ListAudit({.by_chain = true, .chain = head->chain, .sequence = head->sequence - 1}, 1));

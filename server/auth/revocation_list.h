@@ -17,6 +17,10 @@ class RevocationList {
   // Without a path nothing is written down.
   RevocationList(std::string path, Clock& clock) : path_(std::move(path)), clock_(clock) {}
 
+  // Writes into a file that is not there yet since when it is kept. Call it before the first call
+  // is taken.
+  absl::Status Begin();
+
   // Call it once the store has it, and before the caller is answered: durable when this returns OK.
   // If it fails the caller is told so, and tries again.
   absl::Status Keep(const RevokedCredential& revoked);

@@ -7,11 +7,8 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "server/fleet/assignment.h"
 #include "server/restore/checkpoint_folders.h"
-#include "storage/base/audit_chain.h"
-#include "storage/base/ids.h"
 #include "storage/base/printable.h"
 #include "storage/base/status.h"
 #include "storage/postgres/postgres.h"
@@ -21,27 +18,35 @@ namespace {
 
 constexpr size_t kMostFoldersTold = 20;
 
-// Each may be named in several files: one for each server.
-absl::StatusOr<std::vector<RevokedCredential>> ReadRevocations(
-    const std::vector<std::string>& paths) {
-  std::vector<RevokedCredential> revoked;
+// Adds what the files say that servers wrote. Each revocation may be in several of them.
+absl::Status ReadRevocations(const std::vector<std::string>& paths, RestoreOrder& order) {
   for (const std::string& path : paths) {
     std::ifstream file(path);
     if (!file) return absl::NotFoundError(absl::StrCat("--revocations ", path, ": cannot be read"));
     int number = 0;
+    bool begun = false;
     for (std::string line; std::getline(file, line);) {
       ++number;
-      std::optional<RevokedCredential> one = ParseRevocationLine(line);
-      if (one.has_value()) {
-        revoked.push_back(*std::move(one));
+      if (const std::optional<absl::Time> since = ParseRevocationsBegunLine(line)) {
+        if (!begun) order.revoked_since = std::max(order.revoked_since, *since);
+        begun = true;
+      } else if (std::optional<RevokedCredential> one = ParseRevocationLine(line)) {
+        order.revoked.push_back(*std::move(one));
       } else if (!line.empty()) {  // a server that was killed may have left half of one
         spdlog::warn("{}, line {} is no revocation, as --revocations of trainyard-server writes it",
                      path, number);
       }
     }
     if (file.bad()) return absl::DataLossError(absl::StrCat(path, ": cannot be read to its end"));
+    if (!begun) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--revocations ", path, ": does not say since when it is kept, as the first line of ",
+          "what trainyard-server writes does"));
+    }
   }
-  return revoked;
+  // All are revoked: it does not matter which were.
+  if (order.revoke_all) order.revoked_since = absl::InfinitePast();
+  return absl::OkStatus();
 }
 
 std::string Counted(int64_t number, const std::string& what) {
@@ -50,17 +55,16 @@ std::string Counted(int64_t number, const std::string& what) {
 
 std::string Summary(const RestoreReport& report) {
   return absl::StrCat("The yard is restored; its epoch is ", report.epoch, ".\n",
-                      Counted(report.jobs, "job"), " that had not ended; ", report.fenced_jobs,
-                      " of them ran, and will go on.\n", Counted(report.checkpoints, "checkpoint"),
+                      Counted(report.jobs, "job"), " that had not ended; of ", report.fenced_jobs,
+                      " what ran is fenced.\n", Counted(report.checkpoints, "checkpoint"),
                       " that the database knew ", report.checkpoints == 1 ? "is" : "are",
                       " there, ", report.missing_checkpoints, " are missing; ",
                       report.found_checkpoints, " that it did not know were found.\n",
-                      Counted(report.revoked, "credential"), " revoked.\n");
+                      Counted(report.revoked, "credential"), " revoked, and ",
+                      Counted(report.ended_join_tokens, "join token"), ".\n");
 }
 
-// Of jobs that were submitted after the backup, or deleted before it.
-absl::StatusOr<std::string> FoldersOfNoJob(const std::string& root, const RestoreReport& report) {
-  TY_ASSIGN_OR_RETURN(const std::vector<std::string> folders, ListJobFolders(root));
+std::string FoldersOfNoJob(const std::vector<std::string>& folders, const RestoreReport& report) {
   std::string text;
   size_t unknown = 0;
   for (const std::string& folder : folders) {
@@ -72,26 +76,8 @@ absl::StatusOr<std::string> FoldersOfNoJob(const std::string& root, const Restor
     absl::StrAppend(&text, "  and ", unknown - kMostFoldersTold, " more\n");
   }
   return absl::StrCat(
-      "Folders with checkpoints of jobs that this database does not know, since they ",
-      "were submitted after the backup:\n", text);
-}
-
-absl::Status WriteAudit(const RestoreFlags& flags, const RestoreReport& report) {
-  TY_ASSIGN_OR_RETURN(const std::unique_ptr<Stores> stores,
-                      postgres::Open(flags.database, {.application_name = "trainyard-restore"}));
-  AuditEntry entry{
-      .chain = absl::StrCat("restore-", RandomHex(8)),
-      .sequence = 1,
-      .time = absl::FromUnixMicros(absl::ToUnixMicros(absl::Now())),
-      .principal = kRestorer,
-      .method = kRestoreMethod,
-      .outcome = "OK",
-      .detail = absl::StrCat("epoch ", report.epoch, flags.copy ? ", as a copy of a yard" : "",
-                             ", ", report.fenced_jobs, " jobs fenced, ", report.revoked,
-                             " credentials revoked"),
-  };
-  entry.digest = AuditDigest("", entry);
-  return stores->audit().AppendAudit({entry});
+      "Folders of jobs that this database does not know, since they were submitted ",
+      "after the backup or deleted before it:\n", text);
 }
 
 }  // namespace
@@ -104,13 +90,11 @@ absl::StatusOr<std::string> RestoreYard(const RestoreFlags& flags) {
   order.folder_of = [&flags](const JobRecord& job) {
     return CheckpointRootOf(job, flags.checkpoint_root);
   };
-  TY_ASSIGN_OR_RETURN(order.revoked, ReadRevocations(flags.revocation_files));
-  TY_RETURN_IF_ERROR(postgres::Migrate(flags.database));
+  TY_RETURN_IF_ERROR(ReadRevocations(flags.revocation_files, order));
+  const absl::StatusOr<std::vector<std::string>> folders = ListJobFolders(flags.checkpoint_root);
+  if (!folders.ok()) return Annotate(folders.status(), "--checkpoint-root");
   TY_ASSIGN_OR_RETURN(const RestoreReport report, postgres::Restore(flags.database, order));
-  TY_RETURN_IF_ERROR(WriteAudit(flags, report));
-  const absl::StatusOr<std::string> folders = FoldersOfNoJob(flags.checkpoint_root, report);
-  if (!folders.ok()) spdlog::warn("{}", folders.status().ToString());
-  return absl::StrCat(Summary(report), folders.ok() ? *folders : "");
+  return absl::StrCat(Summary(report), FoldersOfNoJob(*folders, report));
 }
 
 }  // namespace trainyard

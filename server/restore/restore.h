@@ -17,8 +17,7 @@ struct RestoreFlags {
   bool forget_checkpoints = false;
 };
 
-// Restores the yard (postgres::Restore), writes that into the audit, and returns what was done in
-// words for an operator.
+// Restores the yard (postgres::Restore), and returns what was done in words for an operator.
 absl::StatusOr<std::string> RestoreYard(const RestoreFlags& flags);
 
 }  // namespace trainyard

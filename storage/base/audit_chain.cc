@@ -34,6 +34,7 @@ std::string AuditHeadLine(const AuditHead& head, absl::Time time) {
       {"chain", head.chain},
       {"sequence", head.sequence},
       {"digest", head.digest},
+      {"epoch", head.epoch},
       {"time", absl::FormatTime(absl::RFC3339_full, time, absl::UTCTimeZone())}};
   return line.dump();
 }
@@ -48,11 +49,8 @@ std::optional<AuditHead> ParseAuditHeadLine(const std::string& line) {
     return std::nullopt;
   }
   AuditHead head{chain->get<std::string>(), sequence->get<int64_t>(), digest->get<std::string>()};
-  const auto time = parsed.find("time");
-  if (time != parsed.end() && time->is_string()) {
-    std::string error;
-    absl::ParseTime(absl::RFC3339_full, time->get<std::string>(), &head.time, &error);
-  }
+  const auto epoch = parsed.find("epoch");
+  if (epoch != parsed.end() && epoch->is_number_integer()) head.epoch = epoch->get<int64_t>();
   return head;
 }
 

@@ -38,14 +38,10 @@ struct AuditHead {
   std::string chain;
   int64_t sequence = 0;
   std::string digest;
-  absl::Time time = absl::InfinitePast();  // when it was kept; infinite: not told
+  int64_t epoch = 1;  // of the yard (storage/restore.h)
 };
 
-// The only entry of its chain: that a database was restored from a backup.
-inline constexpr char kRestorer[] = "server:restore";
-inline constexpr char kRestoreMethod[] = "RestoreYard";
-
-// One line of a file of heads: {"chain": …, "sequence": …, "digest": …, "time": …}.
+// One line of a file of heads: {"chain": …, "sequence": …, "digest": …, "epoch": …, "time": …}.
 std::string AuditHeadLine(const AuditHead& head, absl::Time time);
 // nullopt: it is no such line.
 std::optional<AuditHead> ParseAuditHeadLine(const std::string& line);

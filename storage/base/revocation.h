@@ -22,6 +22,10 @@ struct RevokedCredential {
   friend bool operator==(const RevokedCredential&, const RevokedCredential&) = default;
 };
 
+// The first line of such a file: {"begun": TIME}. What was revoked before is not in it.
+std::string RevocationsBegunLine(absl::Time time);
+std::optional<absl::Time> ParseRevocationsBegunLine(const std::string& line);
+
 // One line of a file of revocations: {"revoked": "token", "id": …, "time": …}.
 std::string RevocationLine(const RevokedCredential& revoked, absl::Time time);
 // nullopt: it is no such line.

@@ -43,6 +43,7 @@ class MemoryStores : public Stores,
   NodeKeyStore& node_keys() override { return *this; }
   RetentionStore& retention() override { return *this; }
   Wakeups& wakeups() override { return wakeups_; }
+  absl::StatusOr<int64_t> YardEpoch() override { return 1; }
   absl::Status Probe() override { return Available(); }
 
   // As if the database were away: every method answers kUnavailable until it is back.

@@ -28,7 +28,7 @@ AuditEntry EntryOf(const pqxx::row& row) {
 
 }  // namespace
 
-absl::Status PostgresAuditStore::AppendAudit(const std::vector<AuditEntry>& entries) {
+void AppendEntries(Transaction& transaction, const std::vector<AuditEntry>& entries) {
   std::vector<std::string> chains, principals, credentials, sources, methods, resources, outcomes,
       details, digests;
   std::vector<int64_t> sequences, times, counts;
@@ -46,9 +46,13 @@ absl::Status PostgresAuditStore::AppendAudit(const std::vector<AuditEntry>& entr
     counts.push_back(entry.count);
     digests.push_back(entry.digest);
   }
+  transaction.Run(kAppendAudit, Params(chains, sequences, times, principals, credentials, sources,
+                                       methods, resources, outcomes, details, counts, digests));
+}
+
+absl::Status PostgresAuditStore::AppendAudit(const std::vector<AuditEntry>& entries) {
   return database_.Run("append to the audit", [&](Transaction& transaction) -> absl::Status {
-    transaction.Run(kAppendAudit, Params(chains, sequences, times, principals, credentials, sources,
-                                         methods, resources, outcomes, details, counts, digests));
+    AppendEntries(transaction, entries);
     return absl::OkStatus();
   });
 }

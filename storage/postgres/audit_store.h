@@ -5,6 +5,8 @@
 
 namespace trainyard::postgres {
 
+void AppendEntries(Transaction& transaction, const std::vector<AuditEntry>& entries);
+
 class PostgresAuditStore : public AuditStore {
  public:
   explicit PostgresAuditStore(Database& database) : database_(database) {}

@@ -65,6 +65,13 @@ class PostgresStores : public Stores {
     return leases_.Run("probe", probe, Access::kStatements);
   }
 
+  absl::StatusOr<int64_t> YardEpoch() override {
+    const auto read = [](Transaction& transaction) -> absl::StatusOr<int64_t> {
+      return transaction.Run(kReadYardEpoch, Params())[0][0].as<int64_t>();
+    };
+    return leases_.Run("read the yard's epoch", read, Access::kStatements);
+  }
+
  private:
   std::atomic<int64_t> epoch_{0};  // of the yard, as the first probe found it; 0: none yet
   Database database_;

@@ -42,8 +42,9 @@ int SchemaVersion();
 
 // Makes a database that was restored from a backup one that servers may work on: what ran then is
 // fenced, jobs go on from checkpoints that exist, what was revoked since is revoked again, and the
-// yard's epoch is raised. All of it or nothing. The database must be up to date (Migrate).
-// kFailedPrecondition: a server works on it, or no checkpoint is there that it knows.
+// yard's epoch is raised. All of it or nothing, but for migrations, which come first.
+// kFailedPrecondition: a server works on it, no checkpoint is there that it knows of some job, or
+// the lists of what was revoked are too young.
 absl::StatusOr<RestoreReport> Restore(const std::string& conninfo, const RestoreOrder& order);
 
 // `conninfo`: libpq's key=value words or URI. Opens no connection before it is needed: a database

@@ -1,12 +1,19 @@
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <map>
 #include <optional>
 #include <pqxx/pqxx>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "storage/base/audit_chain.h"
+#include "storage/base/ids.h"
 #include "storage/base/status.h"
+#include "storage/job_store.h"
+#include "storage/postgres/audit_store.h"
 #include "storage/postgres/database.h"
 #include "storage/postgres/postgres.h"
 #include "storage/postgres/queries.inc.h"
@@ -19,6 +26,8 @@ namespace {
 // A yard may have a million jobs, and its checkpoints lie on a slow disk.
 constexpr absl::Duration kLongestRestore = absl::Hours(6);
 constexpr absl::Duration kLookAtLeader = absl::Milliseconds(200);
+constexpr size_t kMostNamed = 5;
+constexpr int64_t kToldEvery = 1000;  // jobs
 
 struct LeaderSeen {
   std::string holder;
@@ -37,6 +46,7 @@ class Restorer {
       : transaction_(transaction), order_(order), now_(Now(transaction)) {}
 
   absl::StatusOr<RestoreReport> Run() {
+    TY_RETURN_IF_ERROR(CheckListsAreOldEnough());
     for (const pqxx::row& row : transaction_.Run(kRestoreLiveJobs, Params())) {
       TY_RETURN_IF_ERROR(RestoreLive(row[0].as<std::string>()));
       ++report_.jobs;
@@ -48,34 +58,50 @@ class Restorer {
     report_.epoch = transaction_.Run(kRestoreRaiseEpoch, Params())[0][0].as<int64_t>();
     FenceYard();
     Revoke();
+    WriteAudit();
     ReadFolders();
     return std::move(report_);
   }
 
  private:
+  absl::Status CheckListsAreOldEnough() {
+    const pqxx::field newest = transaction_.Run(kRestoreNewestAudit, Params())[0][0];
+    if (newest.is_null()) return absl::OkStatus();
+    const absl::Time point = absl::FromUnixMicros(newest.as<int64_t>());
+    if (order_.revoked_since <= point) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat("a list of what was revoked was begun at ",
+                     absl::FormatTime(absl::RFC3339_sec, order_.revoked_since, absl::UTCTimeZone()),
+                     ", and the database has nothing younger than ",
+                     absl::FormatTime(absl::RFC3339_sec, point, absl::UTCTimeZone()),
+                     ": what was revoked in between is not known; say --revoke-all as well"));
+  }
+
   absl::StatusOr<CheckpointsOfRestored> LookAt(const JobRecord& job) {
     std::vector<CheckpointRecord> recorded;
     for (const pqxx::row& row :
          transaction_.Run(kListCheckpoints, Params(job.uid, int64_t{1} << 40))) {
       recorded.push_back(CheckpointOf(row));
     }
-    // Servers may have been told another root when these were written.
-    std::vector<std::string> folders = {order_.folder_of(job)};
+    std::set<std::string> folders = {order_.folder_of(job)};
+    // Servers may have been told another root when these were written. What a copy reads and writes
+    // is under its own.
     for (const CheckpointRecord& one : recorded) {
-      folders.push_back(one.uri.substr(0, one.uri.rfind('/')));
+      if (order_.as != RestoredAs::kCopy) folders.insert(one.uri.substr(0, one.uri.rfind('/')));
     }
-    std::sort(folders.begin() + 1, folders.end());
-    folders.erase(std::unique(folders.begin() + 1, folders.end()), folders.end());
     std::vector<CheckpointRecord> there;
-    for (size_t i = 0; i < folders.size(); ++i) {
-      if (i > 0 && folders[i] == folders[0]) continue;
-      TY_ASSIGN_OR_RETURN(const std::vector<CheckpointRecord> here, order_.look(folders[i]));
+    for (const std::string& folder : folders) {
+      TY_ASSIGN_OR_RETURN(const std::vector<CheckpointRecord> here, order_.look(folder));
       there.insert(there.end(), here.begin(), here.end());
     }
     CheckpointsOfRestored checkpoints = CompareCheckpoints(job, recorded, there);
     report_.missing_checkpoints += static_cast<int64_t>(checkpoints.missing.size());
     report_.found_checkpoints += static_cast<int64_t>(checkpoints.found.size());
     report_.checkpoints += static_cast<int64_t>(checkpoints.now.size() - checkpoints.found.size());
+    if (checkpoints.now.empty() && !recorded.empty() && !IsTerminal(job.state)) {
+      bare_.push_back(FormatJobName({job.project, job.job_id}));
+    }
+    TellProgress();
     return checkpoints;
   }
 
@@ -84,7 +110,9 @@ class Restorer {
     for (const CheckpointRecord& one : checkpoints.missing) gone.push_back(one.uri);
     if (!gone.empty()) transaction_.Run(kRemoveCheckpoints, Params(uid, gone));
     std::vector<CheckpointWritten> written;
-    for (const CheckpointRecord& one : checkpoints.found) written.push_back({.checkpoint = one});
+    for (const auto* some : {&checkpoints.found, &checkpoints.moved}) {
+      for (const CheckpointRecord& one : *some) written.push_back({.checkpoint = one});
+    }
     WriteCheckpoints(transaction_, written);
   }
 
@@ -98,18 +126,17 @@ class Restorer {
     }
     TY_ASSIGN_OR_RETURN(const CheckpointsOfRestored checkpoints, LookAt(*job));
     WriteRows(uid, checkpoints);
-    if (IsTerminal(change.change.job.state)) {  // it was being cancelled
-      transaction_.Run(kRestoreNewestOfEnded, Params(uid, NewestOf(checkpoints)));
-    } else {
-      TakeRestoredCheckpoints(checkpoints, now_, change.change);
-    }
+    const bool ends = IsTerminal(change.change.job.state);
+    if (!ends) TakeRestoredCheckpoints(checkpoints, now_, change.change);
     const bool changed = change.wishes_changed || !change.change.feed.empty() ||
-                         change.change.job.resize != job->resize;
+                         change.change.job.resize != job->resize ||
+                         change.change.job.newest_checkpoint_uri != job->newest_checkpoint_uri;
     if (!changed) return absl::OkStatus();
-    if (attempt.has_value()) {
-      return WriteAttempt(transaction_, *job, *attempt, change).status();
-    }
-    return WriteJob(transaction_, *job, change.change).status();
+    TY_RETURN_IF_ERROR((attempt.has_value() ? WriteAttempt(transaction_, *job, *attempt, change)
+                                            : WriteJob(transaction_, *job, change.change))
+                           .status());
+    if (ends) transaction_.Run(kRestoreNewestOfEnded, Params(uid, NewestOf(checkpoints)));
+    return absl::OkStatus();
   }
 
   // The feed of a job that has ended has no more items.
@@ -117,7 +144,7 @@ class Restorer {
     const std::optional<JobRecord> job = LockJob(transaction_, uid);
     if (!job.has_value() || !IsTerminal(job->state)) return absl::OkStatus();
     TY_ASSIGN_OR_RETURN(const CheckpointsOfRestored checkpoints, LookAt(*job));
-    if (checkpoints.missing.empty() && checkpoints.found.empty()) return absl::OkStatus();
+    if (checkpoints.unchanged()) return absl::OkStatus();
     WriteRows(uid, checkpoints);
     transaction_.Run(kRestoreNewestOfEnded, Params(uid, NewestOf(checkpoints)));
     return absl::OkStatus();
@@ -129,22 +156,27 @@ class Restorer {
 
   // A folder that is not mounted looks like one in which all are missing.
   absl::Status CheckSomeAreThere() const {
-    const bool none = report_.checkpoints + report_.found_checkpoints == 0;
-    if (!none || report_.missing_checkpoints == 0 || order_.forget_checkpoints) {
-      return absl::OkStatus();
+    const bool none =
+        report_.checkpoints + report_.found_checkpoints == 0 && report_.missing_checkpoints > 0;
+    if ((!none && bare_.empty()) || order_.forget_checkpoints) return absl::OkStatus();
+    std::string of;
+    for (size_t i = 0; i < std::min(bare_.size(), kMostNamed); ++i) {
+      absl::StrAppend(&of, i == 0 ? " of " : ", ", bare_[i]);
+    }
+    if (bare_.size() > kMostNamed) {
+      absl::StrAppend(&of, " and ", bare_.size() - kMostNamed, " more jobs");
     }
     return absl::FailedPreconditionError(absl::StrCat(
-        "none of the ", report_.missing_checkpoints,
-        " checkpoints that the database knows is there; is --checkpoint-root the folder in which ",
-        "servers keep them, and is it mounted here? If they are lost, say --forget-checkpoints: ",
-        "jobs then begin anew"));
+        "none of the checkpoints is there that the database knows", of,
+        "; is --checkpoint-root the folder in which servers keep them, and is all of it mounted ",
+        "here? If they are lost, say --forget-checkpoints: these jobs then begin anew"));
   }
 
   void FenceYard() {
-    transaction_.Run(kRestoreDeposeLeader, Params());
+    transaction_.Run(kRestoreDeposeLeader, Params(report_.epoch));
     transaction_.Run(kRestoreEndLeases, Params());
     transaction_.Run(kRestoreLoseNodes, Params());
-    transaction_.Run(kRestoreFenceClaims, Params(absl::StrCat(report_.epoch)));
+    transaction_.Run(kRestoreForgetLosses, Params());
     if (order_.as != RestoredAs::kCopy) return;
     transaction_.Run(kRestoreForgetLost, Params());
     transaction_.Run(kRestoreEndRequests, Params());
@@ -156,22 +188,37 @@ class Restorer {
     for (const RevokedCredential& one : order_.revoked) ids[one.kind].push_back(one.id);
     if (order_.revoke_all) {
       for (const pqxx::row& row : transaction_.Run(kRestoreAllCredentials, Params())) {
-        const auto kind = row["kind"].as<std::string>();
-        ids[kind == "token"        ? CredentialKind::kToken
-            : kind == "join token" ? CredentialKind::kJoinToken
-                                   : CredentialKind::kNodeKey]
-            .push_back(row["id"].as<std::string>());
+        const bool token = row["kind"].as<std::string>() == "token";
+        ids[token ? CredentialKind::kToken : CredentialKind::kNodeKey].push_back(
+            row["id"].as<std::string>());
       }
     }
     RevokeBy(kRestoreRevokeToken, ids[CredentialKind::kToken]);
     RevokeBy(kRestoreRevokeTokenFiles, ids[CredentialKind::kToken]);
-    RevokeBy(kRestoreRevokeJoinToken, ids[CredentialKind::kJoinToken]);
     RevokeBy(kRestoreRevokeNodeKey, ids[CredentialKind::kNodeKey]);
+    report_.ended_join_tokens =
+        static_cast<int>(transaction_.Run(kRestoreEndJoinTokens, Params()).size());
   }
 
   void RevokeBy(const Query& query, const std::vector<std::string>& ids) {
     if (ids.empty()) return;
     report_.revoked += static_cast<int>(transaction_.Run(query, Params(ids)).size());
+  }
+
+  void WriteAudit() {
+    AuditEntry entry{
+        .chain = absl::StrCat("restore-", RandomHex(8)),
+        .sequence = 1,
+        .time = now_,
+        .principal = "server:restore",
+        .method = "RestoreYard",
+        .outcome = "OK",
+        .detail = absl::StrCat(
+            "epoch ", report_.epoch, order_.as == RestoredAs::kCopy ? ", as a copy of a yard" : "",
+            ", ", report_.fenced_jobs, " jobs fenced, ", report_.revoked, " credentials revoked"),
+    };
+    entry.digest = AuditDigest("", entry);
+    AppendEntries(transaction_, {entry});
   }
 
   void ReadFolders() {
@@ -185,10 +232,17 @@ class Restorer {
     std::sort(report_.job_folders.begin(), report_.job_folders.end());
   }
 
+  void TellProgress() {
+    if (++looked_at_ % kToldEvery == 0) spdlog::info("looked at {} jobs", looked_at_);
+  }
+
   Transaction& transaction_;
   const RestoreOrder& order_;
   const absl::Time now_;
   RestoreReport report_;
+  std::vector<std::string>
+      bare_;  // jobs that have not ended and of whose checkpoints none is there
+  int64_t looked_at_ = 0;
 };
 
 // Waits until the leader's lease has stood still for `order.leader_is_gone`.
@@ -222,6 +276,7 @@ absl::StatusOr<RestoreReport> Restore(const std::string& conninfo, const Restore
   TY_ASSIGN_OR_RETURN(const std::string complete, CompleteConninfo(conninfo, options));
   Database database(complete, 1, absl::InfiniteDuration());
   TY_RETURN_IF_ERROR(CheckNobodyLeads(database, order));
+  TY_RETURN_IF_ERROR(Migrate(conninfo));
   return database.Run("restore the yard",
                       [&](Transaction& transaction) -> absl::StatusOr<RestoreReport> {
                         LockTheLeader(transaction);

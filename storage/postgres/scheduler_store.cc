@@ -233,10 +233,12 @@ void Applier::ReadPlacedJobs() {
   std::vector<std::string> uids;
   for (const Placement& placement : decisions_.placements) uids.push_back(placement.job_uid);
   if (uids.empty()) return;
-  std::vector<std::string> tried;  // only they have checkpoints
+  // Only these have checkpoints; a job that was never placed has some if its yard was restored from
+  // a backup of before.
+  std::vector<std::string> tried;
   for (const pqxx::row& row : RunPlanned(kLockPlacedJobs, Params(uids))) {
     JobRecord job = JobOf(row);
-    if (job.attempt > 0) tried.push_back(job.uid);
+    if (job.attempt > 0 || !job.newest_checkpoint_uri.empty()) tried.push_back(job.uid);
     jobs_[job.uid] = std::move(job);
   }
   if (tried.empty()) return;

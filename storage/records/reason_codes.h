@@ -8,6 +8,7 @@ namespace trainyard::reason {
 inline constexpr char kSubmitted[] = "SUBMITTED";
 inline constexpr char kWaitingForSlots[] = "WAITING_FOR_SLOTS";  // fits, but slots are taken
 inline constexpr char kBehindOthers[] = "BEHIND_OTHERS";         // slots are kept for a job ahead
+inline constexpr char kProjectLimit[] = "PROJECT_LIMIT";  // its project has the slots that it may
 inline constexpr char kFitsNoNode[] = "FITS_NO_NODE";  // no set of present nodes could ever hold it
 inline constexpr char kNoNodes[] = "NO_NODES";         // no executor is connected
 inline constexpr char kBackoff[] = "BACKOFF";          // waits before a restart

@@ -2,16 +2,13 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "storage/records/reason_codes.h"
 
 namespace trainyard {
 namespace {
-
-bool SameCheckpoint(const CheckpointRecord& a, const CheckpointRecord& b) {
-  return a.uri == b.uri && a.manifest_sha256 == b.manifest_sha256;
-}
 
 std::string StepsOf(const std::vector<CheckpointRecord>& checkpoints) {
   std::string text = checkpoints.size() == 1 ? "step " : "steps ";
@@ -33,22 +30,25 @@ CheckpointsOfRestored CompareCheckpoints(const JobRecord& job,
   CheckpointsOfRestored result;
   std::map<int64_t, CheckpointRecord> now;
   for (const CheckpointRecord& one : there) {
-    if (one.step < 1 || (job.total_steps > 0 && one.step > job.total_steps)) continue;
-    now.emplace(one.step, one);
+    if (one.step >= 0 && (job.total_steps == 0 || one.step <= job.total_steps)) {
+      now.emplace(one.step, one);
+    }
   }
+  std::set<int64_t> known;
   for (const CheckpointRecord& one : recorded) {
     const auto at = now.find(one.step);
     if (at == now.end()) {
       result.missing.push_back(one);
-    } else if (SameCheckpoint(at->second, one)) {
+    } else if (at->second.manifest_sha256 == one.manifest_sha256) {
+      const std::string uri = at->second.uri;
       at->second = one;  // with what the files do not tell
+      at->second.uri = uri;
+      if (uri != one.uri) result.moved.push_back(at->second);
+      known.insert(one.step);
     }
   }
   for (auto& [step, one] : now) {
-    const bool known = std::any_of(recorded.begin(), recorded.end(), [&one](const auto& other) {
-      return other.step == one.step && SameCheckpoint(other, one);
-    });
-    if (!known) {
+    if (known.count(step) == 0) {
       one.job_uid = job.uid;
       one.attempt = job.attempt;
       one.final = one.step == job.total_steps;
@@ -65,30 +65,36 @@ AttemptChange FenceRanks(const JobRecord& job, const AttemptRecord& attempt, Res
   for (const RankRecord& rank : attempt.ranks) {
     if (!IsOver(rank.state)) running.push_back(rank.id.rank);
   }
+  const Reason restored{
+      reason::kRestored,
+      "the yard was restored from a backup; the job goes on from its newest checkpoint"};
   JobRecord unpaid = job;
-  unpaid.losses = 0;  // or DropRanks may charge the job for this one
+  unpaid.losses = 0;                              // or DropRanks may charge the job for this one
+  if (IsResizing(job)) unpaid.reason = restored;  // which ends the resize
   const RankOutcome outcome = as == RestoredAs::kCopy ? RankOutcome::kKilled : RankOutcome::kLost;
   AttemptChange result = DropRanks(unpaid, attempt, running, outcome, now);
   JobRecord& fenced = result.change.job;
   fenced.losses = job.losses;
-  if (running.empty()) return result;
+  if (running.empty()) {
+    fenced.reason = job.reason;
+    return result;
+  }
   for (RankRecord& rank : result.attempt.ranks) {
     const bool lost_now = std::find(running.begin(), running.end(), rank.id.rank) != running.end();
     // Without it the node did not fail, and the rank does not rejoin (MayRejoin).
     if (lost_now && rank.outcome == RankOutcome::kLost) rank.failure.reset();
   }
-  fenced.failure = job.failure;
   if (fenced.resize.has_value()) fenced.resize->kept_step = 0;
   if (fenced.state != JobState::kQueued) return result;
   // Of no node that was lost, and of nobody who interrupted the job.
+  fenced.failure = job.failure;
+  fenced.avoid_node = job.avoid_node;
   fenced.restarts = job.restarts;
   fenced.not_before = absl::InfinitePast();
-  fenced.reason = {
-      reason::kRestored,
-      "the yard was restored from a backup; the job goes on from its newest checkpoint"};
+  fenced.reason = restored;
   for (FeedRecord& item : result.change.feed) {
     auto* moved = std::get_if<StateChangeRecord>(&item.what);
-    if (moved != nullptr && moved->to == JobState::kQueued) moved->reason = fenced.reason;
+    if (moved != nullptr && moved->to == JobState::kQueued) moved->reason = restored;
   }
   return result;
 }

@@ -12,8 +12,10 @@ namespace trainyard {
 // What was recorded of a job's checkpoints, held against those that are there.
 struct CheckpointsOfRestored {
   std::vector<CheckpointRecord> found;    // that the database did not know, or knew as others
+  std::vector<CheckpointRecord> moved;    // that it knew elsewhere
   std::vector<CheckpointRecord> missing;  // that it knew, and that are not there any more
   std::vector<CheckpointRecord> now;      // what the job has then; by step
+  bool unchanged() const { return found.empty() && moved.empty() && missing.empty(); }
 };
 
 // `there`: those in the folders of the job. What lies past the last step of the job is none of its.

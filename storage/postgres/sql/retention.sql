@@ -47,7 +47,8 @@ SELECT NOT EXISTS (SELECT FROM jobs WHERE create_time >= {first_of_month} AND cr
 -- name: MonthChanged
 SELECT EXISTS (SELECT FROM jobs WHERE create_time >= {first_of_month} AND create_time < {next_of_month})
     OR EXISTS (SELECT FROM ended_jobs
-               WHERE create_time >= {first_of_month} AND create_time < {next_of_month} AND changed >= $2::xid8)
+               WHERE create_time >= {first_of_month} AND create_time < {next_of_month} AND changed >= $2::xid8
+                 AND {of_this_cluster})
 
 -- name: RemoveRecords
 -- Of some jobs of a detached month, which stands where {month} does.

@@ -40,7 +40,22 @@ TEST(CompareCheckpoints, TellsWhatIsMissingAndWhatWasMadeSince) {
 
 TEST(CompareCheckpoints, WhatLiesPastTheLastStepIsNoneOfTheJobs) {
   const JobRecord job{.uid = "u", .total_steps = 50};
-  EXPECT_TRUE(CompareCheckpoints(job, {}, {At(51), At(0)}).now.empty());
+  EXPECT_TRUE(CompareCheckpoints(job, {}, {At(51)}).now.empty());
+  // One of a run that went back to its beginning.
+  EXPECT_EQ(Steps(CompareCheckpoints(job, {At(0)}, {At(0)}).now), StepList({0}));
+}
+
+TEST(CompareCheckpoints, OneThatWasMovedIsTheSame) {
+  const JobRecord job{.uid = "u", .total_steps = 50};
+  CheckpointRecord known = At(10);
+  known.final = true;
+  CheckpointRecord there = At(10);
+  there.uri = "file:///elsewhere/10";
+  const CheckpointsOfRestored both = CompareCheckpoints(job, {known}, {there});
+  EXPECT_TRUE(both.found.empty());
+  ASSERT_EQ(both.moved.size(), 1);
+  EXPECT_EQ(both.moved[0].uri, there.uri);
+  EXPECT_TRUE(both.now[0].final);
 }
 
 JobRecord RestoredJob(JobState state, SuspendCause cause = SuspendCause::kNone) {
@@ -73,12 +88,36 @@ TEST(FenceRanks, AJobThatRanGoesOnAndPaysNothing) {
   EXPECT_EQ(fenced.change.job.losses, job.losses);
   EXPECT_EQ(fenced.change.job.restarts, job.restarts);
   EXPECT_EQ(fenced.change.job.not_before, absl::InfinitePast());
+  EXPECT_EQ(fenced.change.job.avoid_node, "");
   ASSERT_EQ(fenced.change.feed.size(), 1);
   EXPECT_EQ(std::get<StateChangeRecord>(fenced.change.feed[0].what).reason.code, reason::kRestored);
   for (const RankRecord& rank : fenced.attempt.ranks) EXPECT_EQ(rank.state, RankState::kLost);
   const AgentIdentity agent("n", "uid", "boot:1:2");
   EXPECT_FALSE(MayRejoin(fenced.change.job, fenced.attempt, agent,
                          {{{"u", 1, 0}, "token"}, {{"u", 1, 1}, "token"}}));
+}
+
+TEST(FenceRanks, AResizeEndsAndItsUsersSeeTheJobWait) {
+  JobRecord job = RestoredJob(JobState::kSuspending, SuspendCause::kPreempted);
+  job.reason = {reason::kResizing, "resized 2 -> 3"};
+  job.resize = ResizeRecord{.attempt = 1, .kept_step = 7};
+  const AttemptChange fenced = FenceRanks(job, RestoredAttempt(), RestoredAs::kTheYard, kAtRestore);
+  EXPECT_EQ(fenced.change.job.state, JobState::kQueued);
+  EXPECT_FALSE(IsResizing(fenced.change.job));
+  EXPECT_EQ(fenced.change.job.resize->kept_step, 0);
+  ASSERT_EQ(fenced.change.feed.size(), 1);
+  EXPECT_EQ(std::get<StateChangeRecord>(fenced.change.feed[0].what).to, JobState::kQueued);
+}
+
+TEST(FenceRanks, AFailureForGoodIsKept) {
+  AttemptRecord attempt = RestoredAttempt();
+  attempt.ranks[0].outcome = RankOutcome::kFailed;
+  attempt.ranks[0].failure = FailureRecord{.category = "USER", .message = "no such file"};
+  const AttemptChange fenced =
+      FenceRanks(RestoredJob(JobState::kRunning), attempt, RestoredAs::kTheYard, kAtRestore);
+  EXPECT_EQ(fenced.change.job.state, JobState::kFailed);
+  ASSERT_TRUE(fenced.change.job.failure.has_value());
+  EXPECT_EQ(fenced.change.job.failure->category, "USER");
 }
 
 TEST(FenceRanks, APauseHoldsAndACancelWaitsForTheRanks) {
