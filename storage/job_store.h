@@ -57,6 +57,8 @@ class JobStore {
   // is made, and a replay with an empty job id matches whichever was made.
   virtual absl::StatusOr<JobRecord> Submit(const JobRecord& job) = 0;
 
+  // kResourceExhausted: the project has as many jobs that have not ended as it may (TooManyJobs);
+  // a limit counts within a second of being set.
   // Does Submit for each of `jobs`, with as few commits as the store can. Each is answered as if it
   // had been submitted alone after those before it, and one that is refused does not make another
   // fail. A replay of all of them is answered with the same jobs. A job that is returned is

@@ -35,4 +35,10 @@ absl::Status CheckUnixUser(const std::string& name) {
   return absl::OkStatus();
 }
 
+absl::Status TooManyJobs(const std::string& project, int max_jobs) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("projects/", project, " may have ", max_jobs, max_jobs == 1 ? " job" : " jobs",
+                   " that have not ended, and has as many; wait until one ends, or cancel one"));
+}
+
 }  // namespace trainyard

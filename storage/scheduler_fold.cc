@@ -37,7 +37,18 @@ void SchedulerFold::Fold(SnapshotChanges changes) {
     if (holder != holders_.end()) holder->second.attempt = std::move(attempt);
   }
   for (NodeRecord& node : changes.nodes) nodes_[node.name] = std::move(node);
+  FoldSlotLimits(changes);
   if (changes.leases.has_value()) FoldLeases(*std::move(changes.leases));
+}
+
+void SchedulerFold::FoldSlotLimits(const SnapshotChanges& changes) {
+  if (!changes.whole && changes.slot_limits.empty()) return;
+  SlotLimits limits = changes.whole ? SlotLimits() : *slot_limits_;
+  for (const auto& [project, limit] : changes.slot_limits) {
+    limits.erase(project);
+    if (limit.has_value()) limits[project] = *limit;
+  }
+  if (limits != *slot_limits_) slot_limits_ = std::make_shared<const SlotLimits>(std::move(limits));
 }
 
 void SchedulerFold::FoldLeases(std::vector<LeaseState> leases) {
@@ -60,6 +71,7 @@ std::shared_ptr<const JobRecord> SchedulerFold::FindWaiting(const std::string& u
 SchedulerSnapshot SchedulerFold::Jobs() const {
   SchedulerSnapshot snapshot;
   snapshot.now = now_;
+  snapshot.slot_limits = *slot_limits_;
   snapshot.queue = std::make_shared<const WaitingJobs>(waiting_.begin(), waiting_.end());
   for (const auto& [uid, holder] : holders_) {
     snapshot.jobs.push_back(*holder.job);

@@ -49,6 +49,9 @@ class SchedulerFold {
   const std::map<std::string, NodeRecord>& nodes() const { return nodes_; }  // by name
   std::map<std::string, NodeRecord>& nodes() { return nodes_; }  // for whoever judges their leases
 
+  // Never null; another one after each change.
+  const std::shared_ptr<const SlotLimits>& slot_limits() const { return slot_limits_; }
+
   // The newest attempt of a job that holds slots, for whoever judges how long it may start.
   AttemptRecord* FindAttempt(const std::string& uid) { return &holders_.at(uid).attempt; }
 
@@ -60,6 +63,7 @@ class SchedulerFold {
 
  private:
   void Forget(const std::string& uid);
+  void FoldSlotLimits(const SnapshotChanges& changes);
   void FoldLeases(std::vector<LeaseState> leases);
 
   absl::Time now_;
@@ -68,6 +72,7 @@ class SchedulerFold {
   JobsInOrder waiting_;
   std::map<std::string, Holder> holders_;
   std::map<std::string, NodeRecord> nodes_;
+  std::shared_ptr<const SlotLimits> slot_limits_ = std::make_shared<const SlotLimits>();
 };
 
 }  // namespace trainyard

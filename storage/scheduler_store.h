@@ -3,9 +3,11 @@
 // What the leader reads and writes. Every write names the leader's epoch and fails with kAborted
 // when a newer leader exists: plan again, or stand down.
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -24,6 +26,9 @@ bool RunsBefore(const JobRecord& a, const JobRecord& b);
 // queue.
 using WaitingJobs = std::vector<std::shared_ptr<const JobRecord>>;
 
+// Of projects: how many slots their jobs may hold together.
+using SlotLimits = std::map<std::string, int>;
+
 // Every job that is QUEUED or holds slots, with an empty `spec`. A waiting job is either in `jobs`
 // or in `queue`.
 struct SchedulerSnapshot {
@@ -32,6 +37,7 @@ struct SchedulerSnapshot {
   std::shared_ptr<const WaitingJobs> queue;  // may be null
   std::vector<AttemptRecord> attempts;       // newest attempt of each job that holds slots
   std::vector<NodeRecord> nodes;
+  SlotLimits slot_limits;
 };
 
 // How far a reader of changes has read: opaque, made by the store. Empty: it has read nothing yet.
@@ -54,6 +60,8 @@ struct SnapshotChanges {
   std::vector<AttemptRecord> attempts;  // the newest of each of `jobs` that holds slots
   std::vector<std::string> gone;        // uids of jobs that neither wait nor hold slots any more
   std::vector<NodeRecord> nodes;        // new or changed in more than their lease
+  // Of projects, new or changed; without a number: they have no limit.
+  std::vector<std::pair<std::string, std::optional<int>>> slot_limits;
   // The leases of all nodes, if they were asked for: a node without one was deleted.
   std::optional<std::vector<LeaseState>> leases;
 };

@@ -146,10 +146,12 @@ class AccessService final : public v1::AccessService::CallbackService {
                                        const v1::SetProjectRequest* request,
                                        v1::Project* response) override {
     return RunCall(b_, Permission::kManageProjects, context, request,
-                   [=, this](const Principal&, AuditNote& note) {
+                   [=, this](const Principal&, AuditNote& note) -> absl::Status {
                      note.resource = request->name();
-                     return trainyard::SetProject(b_.stores.projects(), *request, response,
-                                                  note.detail);
+                     TY_RETURN_IF_ERROR(trainyard::SetProject(b_.stores.projects(), *request,
+                                                              response, note.detail));
+                     b_.stores.wakeups().Wake("queue");
+                     return absl::OkStatus();
                    });
   }
   grpc::ServerUnaryReactor* ListProjects(grpc::CallbackServerContext* context,

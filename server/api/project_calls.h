@@ -8,10 +8,10 @@
 
 namespace trainyard {
 
-// kInvalidArgument: the name, or what is said of the project. `change`: what differs now, for the
+// kInvalidArgument: the name, or what is said of the project. `told`: what differs now, for the
 // audit.
 absl::Status SetProject(ProjectStore& store, const v1::SetProjectRequest& request,
-                        v1::Project* response, std::string& change);
+                        v1::Project* response, std::string& told);
 
 absl::Status ListProjects(ProjectStore& store, const v1::ListProjectsRequest& request,
                           v1::ListProjectsResponse* response);

@@ -1,10 +1,12 @@
 #include "server/scheduler/capacity_view.h"
 
 #include <algorithm>
+#include <climits>
 #include <map>
 #include <set>
 #include <utility>
 
+#include "server/scheduler/slot_limits.h"
 #include "storage/base/arithmetic.h"
 
 namespace trainyard {
@@ -86,8 +88,19 @@ CapacityView CapacityOf(const SchedulerState& state, const Pass& pass, int64_t l
   }
   left_out.insert(pass.awaited.begin(), pass.awaited.end());
   for (const std::string& uid : state.resized()) left_out.insert(uid);
+  SlotLedger ledger(*state.fold().slot_limits(), state.held_by_projects());
+  for (const Placement& placement : pass.decisions.placements) {
+    const auto job = state.fold().FindWaiting(placement.job_uid);
+    if (job != nullptr) ledger.Take(*job, SlotsIn(placement.ranks));
+  }
   for (const CountedClass& counted : CountClasses(state.queue(), left_out)) {
-    view.waiting.push_back({.demand = WholeDemandOf(*counted.first), .jobs = counted.jobs});
+    const SlotDemand demand = WholeDemandOf(*counted.first);
+    const int64_t may_start = std::max(0, ledger.Left(*counted.first) / demand.count);
+    const int64_t jobs = std::min(counted.jobs, may_start);
+    if (jobs == 0) continue;
+    ledger.Take(*counted.first,
+                static_cast<int>(std::min<int64_t>(jobs * demand.count, INT_MAX / 2)));
+    view.waiting.push_back({.demand = demand, .jobs = jobs});
   }
   ArithmeticTexts texts;
   for (const auto& [name, node] : state.fold().nodes()) {

@@ -18,7 +18,7 @@ struct CapacityView {
 
   // Jobs that ask for the same and wait for slots, in the order in which the first of each is
   // served. Left out are jobs in backoff, and those for which slots are about to come free or are
-  // kept from one gang to the next.
+  // kept from one gang to the next, and those that the limit of their project would not let start.
   struct Waiting {
     SlotDemand demand;
     int64_t jobs = 0;

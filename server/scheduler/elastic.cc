@@ -1,6 +1,7 @@
 #include "server/scheduler/elastic.h"
 
 #include <algorithm>
+#include <climits>
 #include <functional>
 #include <map>
 #include <tuple>
@@ -93,8 +94,8 @@ std::optional<Resize> StayElsewhere(const JobRecord& job, const AttemptRecord& a
 }
 
 Elastic::Elastic(const Cluster& cluster, const PlannerOptions& options, SlotTable& slots,
-                 Pass& pass)
-    : now_(cluster.now), options_(options), slots_(slots), pass_(pass) {
+                 SlotLedger& ledger, Pass& pass)
+    : now_(cluster.now), options_(options), slots_(slots), ledger_(ledger), pass_(pass) {
   KeepForResizes(cluster);
   PlaceResized(cluster);
   FindGangs(cluster);
@@ -174,6 +175,7 @@ void Elastic::PlaceResized(const Cluster& cluster) {
           ranks.size() < left ? absl::StrCat(", of which it takes ", ranks.size()) : "");
     }
     slots_.Take(ranks);
+    ledger_.Take(*job, SlotsIn(ranks));
     placed_.insert(job->uid);
     pass_.decisions.placements.push_back({.job_uid = job->uid,
                                           .job_version = job->version,
@@ -376,17 +378,24 @@ void Elastic::Decide(Gang& gang, bool grows, std::string why) {
       .grows = grows};
 }
 
+int Elastic::MostOf(const Gang& gang) const {
+  const int left = ledger_.Left(*gang.job);
+  return left == INT_MAX ? INT_MAX : SlotsIn(SlotsOf(*gang.attempt)) + left;
+}
+
 void Elastic::GiveOut() {
   pass_.spare.emplace();
   for (const Start& start : starts_) {
     Placement& placement = pass_.decisions.placements[start.placement];
     const SlotDemand demand = slots_.DemandOf(*start.job);
     const size_t has = placement.ranks.size();
-    std::vector<Placement::Rank> more =
-        slots_.FindMore(demand, placement.ranks, start.job->max_slots - static_cast<int>(has));
+    const int most =
+        std::min(start.job->max_slots - static_cast<int>(has), ledger_.Left(*start.job));
+    std::vector<Placement::Rank> more = slots_.FindMore(demand, placement.ranks, most);
     more.resize(std::max(has, WholeSteps(*start.job, has + more.size())) - has);
     if (more.empty()) continue;
     slots_.Take(more);
+    ledger_.Take(*start.job, SlotsIn(more));
     placement.ranks.insert(placement.ranks.end(), more.begin(), more.end());
     GroupByNode(placement.ranks);
     KeepGroupsTogether(placement.ranks, start.job->group_ranks);
@@ -407,7 +416,8 @@ void Elastic::Grow(Gang& gang) {
   const int has = static_cast<int>(ranks.size());
   if (has >= job.max_slots) return;
   const SlotTable::Counts counts = slots_.CountIn(demand, slots_.PoolOf(demand, ranks));
-  const int within = std::clamp(has + counts.free - counts.kept, 0, job.max_slots);
+  const int within =
+      std::clamp(has + counts.free - counts.kept, 0, std::min(job.max_slots, MostOf(gang)));
   const int could_have = static_cast<int>(WholeSteps(job, static_cast<size_t>(within)));
   const bool below = has < job.min_slots;  // a user has asked for more
   const int takes = std::max(UsefulSlots(job, could_have), std::min(could_have, job.min_slots));
@@ -423,6 +433,7 @@ void Elastic::Grow(Gang& gang) {
   }
   const std::vector<Placement::Rank> more = slots_.FindMore(demand, ranks, takes - has);
   slots_.Take(more);
+  ledger_.Take(job, has + SlotsIn(more) - SlotsIn(SlotsOf(*gang.attempt)));
   ranks.insert(ranks.end(), more.begin(), more.end());
   GroupByNode(ranks);
   gang.ranks = std::move(ranks);
@@ -435,9 +446,11 @@ void Elastic::Grow(Gang& gang) {
 // What a user asks for may be there only among slots that do not compute as those of the gang, or
 // are larger.
 void Elastic::MoveWhole(Gang& gang, const SlotDemand& demand) {
+  if (demand.count > MostOf(gang)) return;
   std::optional<std::vector<Placement::Rank>> ranks = slots_.Find(demand);
   if (!ranks.has_value()) return;
   slots_.Take(*ranks);
+  ledger_.Take(*gang.job, SlotsIn(*ranks) - SlotsIn(SlotsOf(*gang.attempt)));
   gang.ranks = *std::move(ranks);
   Decide(gang, false,
          !IsLaidOut(gang)

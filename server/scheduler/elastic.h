@@ -15,6 +15,7 @@
 
 #include "server/scheduler/pass_steps.h"
 #include "server/scheduler/planner.h"
+#include "server/scheduler/slot_limits.h"
 #include "server/scheduler/slots.h"
 
 namespace trainyard {
@@ -49,10 +50,11 @@ std::optional<Resize> StayElsewhere(const JobRecord& job, const AttemptRecord& a
 
 class Elastic {
  public:
-  // `slots` without what this pass sets aside; they and `pass` outlive this. Takes the slots that
-  // are kept for resizes under way, places the jobs whose gangs have left, and shrinks those that
-  // have more than they should.
-  Elastic(const Cluster& cluster, const PlannerOptions& options, SlotTable& slots, Pass& pass);
+  // `slots` without what this pass sets aside; they, `ledger` and `pass` outlive this. Takes the
+  // slots that are kept for resizes under way, places the jobs whose gangs have left, and shrinks
+  // those that have more than they should.
+  Elastic(const Cluster& cluster, const PlannerOptions& options, SlotTable& slots,
+          SlotLedger& ledger, Pass& pass);
 
   // Whether the waiting job got the slots that were kept for it.
   bool Placed(const JobRecord& job) const { return placed_.count(job.uid) > 0; }
@@ -98,12 +100,15 @@ class Elastic {
                   const SlotDemand& demand, const JobRecord& job);
   void Drop(Gang& gang, std::vector<size_t> ranks);
   void Decide(Gang& gang, bool grows, std::string why);
+  // How many slots the gang may have in all, by the limit of its project.
+  int MostOf(const Gang& gang) const;
   void Grow(Gang& gang);
   void MoveWhole(Gang& gang, const SlotDemand& demand);
 
   const absl::Time now_;
   const PlannerOptions& options_;
   SlotTable& slots_;
+  SlotLedger& ledger_;
   Pass& pass_;
   std::vector<Gang> gangs_;  // that run, in the order of RunsBefore
   // The slots once all ranks that are leaving have left; of these, jobs that wait take theirs in

@@ -148,6 +148,10 @@ void SuggestForWaiting(const Explanation& explanation, const SlotDemand& demand,
     out.push_back("a higher priority goes ahead; cancelling or pausing a running job frees slots");
     return;
   }
+  if (code == reason::kProjectLimit) {
+    out.push_back("an admin may raise the limit (trainyard admin project set --max-slots)");
+    return;
+  }
   if (code != reason::kFitsNoNode) return;
   bool device = false;
   int64_t largest = 0;

@@ -129,7 +129,7 @@ absl::Status SchedulerLoop::Lead(absl::Duration& wait) {
 
 void SchedulerLoop::BeginAnew() {
   state_ = SchedulerState();
-  foretold_.Set({});
+  foretold_.Set({}, state_.fold().slot_limits());
 }
 
 absl::Status SchedulerLoop::ReadChanges() {
@@ -157,7 +157,7 @@ Pass SchedulerLoop::Plan() {
   planner.most_placements = std::min(planner.most_placements, most_);
   planner.most_reasons = std::min(planner.most_reasons, most_);
   Pass pass = state_.Plan(planner);
-  foretold_.Set(state_.waiting());
+  foretold_.Set(state_.waiting(), state_.fold().slot_limits());
   // Placements go first: writing the reasons of a long queue must not slow down placing it.
   if (!pass.decisions.placements.empty() && pass.decisions.reasons.size() > kMostReasonsBeside) {
     pass.decisions.reasons.resize(kMostReasonsBeside);

@@ -31,7 +31,7 @@ absl::Time ReasonDueAt(const JobRecord& job, absl::Time now, const PlannerOption
 
 }  // namespace
 
-DemandClass ClassOf(const JobRecord& job) {
+DemandClass ClassOf(const JobRecord& job, const SlotLimits& limits) {
   const ArithmeticRule rule = job.arithmetic_rule;
   return {std::max(1, job.min_slots),
           job.bytes_per_slot,
@@ -40,7 +40,8 @@ DemandClass ClassOf(const JobRecord& job) {
           rule == ArithmeticRule::kAny       ? Mixing::kAlways
           : rule == ArithmeticRule::kUnknown ? Mixing::kIfNeeded
                                              : Mixing::kNever,
-          rule == ArithmeticRule::kSame ? job.arithmetic : std::string()};
+          rule == ArithmeticRule::kSame ? job.arithmetic : std::string(),
+          LimitedProject(job, limits)};
 }
 
 Told Tell(const JobRecord& job, const Reason& reason, absl::Time now, const PlannerOptions& options,

@@ -9,17 +9,19 @@
 #include <vector>
 
 #include "server/scheduler/planner.h"
+#include "server/scheduler/slot_limits.h"
 #include "server/scheduler/slots.h"
 
 namespace trainyard {
 
 // What decides whether a job can be placed: slots, bytes of each, device, the node that the job
-// stays away from (AvoidedBy), whether its slots may be mixed, and the fingerprint that they must
-// have. Jobs of one class are served alike: a pass only takes slots, so once one of them waits, all
-// behind it wait, for the same reason.
+// stays away from (AvoidedBy), whether its slots may be mixed, the fingerprint that they must have,
+// and its project, if that has a limit. Jobs of one class are served alike: a pass only takes
+// slots, so once one of them waits, all behind it wait, for the same reason.
 enum class Mixing { kNever, kIfNeeded, kAlways };
-using DemandClass = std::tuple<int, int64_t, std::string, std::string, Mixing, std::string>;
-DemandClass ClassOf(const JobRecord& job);
+using DemandClass =
+    std::tuple<int, int64_t, std::string, std::string, Mixing, std::string, std::string>;
+DemandClass ClassOf(const JobRecord& job, const SlotLimits& limits);
 
 // A job that holds slots, with its newest attempt; null: none is known.
 struct RunningJob {

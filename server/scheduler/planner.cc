@@ -10,6 +10,7 @@
 #include "server/scheduler/explain_arithmetic.h"
 #include "server/scheduler/health.h"
 #include "server/scheduler/pass_steps.h"
+#include "server/scheduler/slot_limits.h"
 #include "server/scheduler/slots.h"
 #include "storage/job_store.h"
 #include "storage/records/reason_codes.h"
@@ -59,6 +60,14 @@ std::string DescribeWait(const SlotTable& slots, const SlotDemand& demand,
   return message;
 }
 
+// `held`: by jobs of its project that run, or wait ahead of it.
+std::string DescribeLimit(const JobRecord& job, const SlotDemand& demand, int held, int limit) {
+  const std::string text = absl::StrCat("needs ", DescribeDemand(demand), "; jobs of projects/",
+                                        job.project, " may hold ", limit, " together");
+  if (demand.count > limit) return text;
+  return absl::StrCat(text, ", and hold ", std::min(held, limit), " or wait for them ahead of it");
+}
+
 // The jobs that wait, one after the other.
 class Queue {
  public:
@@ -68,7 +77,9 @@ class Queue {
         options_(options),
         pass_(pass),
         slots_(TakingWork(snapshot, pass)),
-        elastic_(cluster, options, slots_, pass) {}
+        held_(snapshot),
+        ledger_(snapshot.slot_limits, held_),
+        elastic_(cluster, options, slots_, ledger_, pass) {}
 
   // Gives `job` its slots or a reason.
   void Consider(const JobRecord& job) {
@@ -76,7 +87,8 @@ class Queue {
       pass_.queue.push_back({.uid = job.uid, .placed = true, .reason = job.reason});
       return;
     }
-    const auto waiting = waiting_.find(ClassOf(job));
+    const DemandClass of_job = ClassOf(job, snapshot_.slot_limits);
+    const auto waiting = waiting_.find(of_job);
     if (waiting != waiting_.end() && job.not_before <= snapshot_.now) {
       TellIfNew(job, waiting->second.reason);
       pass_.queue.push_back(
@@ -91,15 +103,19 @@ class Queue {
       if (slots_.Find(demand).has_value()) entry.earliest_start = job.not_before;
     } else if (!slots_.CouldHold(demand)) {
       entry.reason = ReasonForNoFit(slots_, demand);
-      waiting_[ClassOf(job)] = {entry.reason, false};
+      waiting_[of_job] = {entry.reason, false};
+    } else if (std::optional<Reason> limited = ledger_.WaitsFor(job, demand)) {
+      entry.reason = *std::move(limited);
+      waiting_[of_job] = {entry.reason, false};
     } else if (auto ranks = slots_.Find(demand); ranks.has_value()) {
       Place(job, *std::move(ranks), entry);
     } else {
       entry.reason = ReasonForWait(slots_, demand);
       entry.blocks = true;
       slots_.Keep(demand);
+      ledger_.Take(job, demand.count);
       entry.awaited = elastic_.MakeRoom(job);
-      if (!entry.awaited) waiting_[ClassOf(job)] = {entry.reason, true};
+      if (!entry.awaited) waiting_[of_job] = {entry.reason, true};
     }
     if (!entry.placed) TellIfNew(job, entry.reason);
     pass_.queue.push_back(std::move(entry));
@@ -112,6 +128,7 @@ class Queue {
   bool full() const { return pass_.decisions.placements.size() >= options_.most_placements; }
 
   const SlotTable& slots() const { return slots_; }
+  const SlotLedger& ledger() const { return ledger_; }
 
  private:
   struct Waiting {
@@ -127,6 +144,7 @@ class Queue {
 
   void Place(const JobRecord& job, std::vector<Placement::Rank> ranks, QueuedJob& entry) {
     slots_.Take(ranks);
+    ledger_.Take(job, SlotsIn(ranks));
     entry.placed = true;
     entry.reason = ReasonForPlacement(ranks, job);
     entry.earliest_start = snapshot_.now;
@@ -145,6 +163,8 @@ class Queue {
   const PlannerOptions& options_;
   Pass& pass_;
   SlotTable slots_;
+  const ProjectSlots held_;
+  SlotLedger ledger_;
   Elastic elastic_;
   std::map<DemandClass, Waiting> waiting_;
 };
@@ -179,6 +199,7 @@ Description Describe(const SchedulerSnapshot& snapshot, const PlannerOptions& op
     const bool wanted = job->uid == uid;
     std::optional<SlotTable> before;
     if (wanted) before = queue.slots();
+    const int held = queue.ledger().Held(*job);
     queue.Consider(*job);
     const QueuedJob& entry = pass.queue.back();
     if (!wanted) {
@@ -196,6 +217,8 @@ Description Describe(const SchedulerSnapshot& snapshot, const PlannerOptions& op
     }
     if (code == reason::kNoNodes || code == reason::kFitsNoNode) {
       description.reason.message = DescribeNoFit(*before, demand, snapshot);
+    } else if (code == reason::kProjectLimit) {
+      description.reason.message = DescribeLimit(*job, demand, held, queue.ledger().Limit(*job));
     } else if (entry.blocks) {
       std::vector<const JobRecord*> ahead;
       for (const JobRecord* other : blocking) {

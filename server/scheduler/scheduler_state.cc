@@ -79,15 +79,16 @@ struct ServedLater {
 class QueuePass {
  public:
   // `slots`: of nodes that take work.
-  QueuePass(const WaitingQueue& queue, SlotTable slots, const Cluster& cluster,
+  QueuePass(const WaitingQueue& queue, SlotTable slots, SlotLedger ledger, const Cluster& cluster,
             const PlannerOptions& options, Pass& pass, WaitingClasses& waiting)
       : queue_(queue),
         slots_(std::move(slots)),
+        ledger_(std::move(ledger)),
         now_(cluster.now),
         options_(options),
         pass_(pass),
         waiting_(waiting),
-        elastic_(cluster, options, slots_, pass) {}
+        elastic_(cluster, options, slots_, ledger_, pass) {}
 
   void Run() {
     for (const auto& job : queue_.untold_backoffs()) {
@@ -120,8 +121,11 @@ class QueuePass {
     Reason reason;
     if (!slots_.CouldHold(demand)) {
       reason = ReasonForNoFit(slots_, demand);
+    } else if (std::optional<Reason> limited = ledger_.WaitsFor(job, demand)) {
+      reason = *std::move(limited);
     } else if (auto ranks = slots_.Find(demand); ranks.has_value()) {
       slots_.Take(*ranks);
+      ledger_.Take(job, SlotsIn(*ranks));
       Reason placed = ReasonForPlacement(*ranks, job);
       pass_.decisions.placements.push_back({.job_uid = job.uid,
                                             .job_version = job.version,
@@ -132,6 +136,7 @@ class QueuePass {
     } else {
       reason = ReasonForWait(slots_, demand);
       slots_.Keep(demand);
+      ledger_.Take(job, demand.count);
       if (elastic_.MakeRoom(job)) {
         pass_.awaited.push_back(job.uid);
         if (reason != job.reason) TellJob(job, reason);
@@ -151,6 +156,7 @@ class QueuePass {
 
   const WaitingQueue& queue_;
   SlotTable slots_;
+  SlotLedger ledger_;
   const absl::Time now_;
   const PlannerOptions& options_;
   Pass& pass_;
@@ -181,6 +187,7 @@ void SchedulerState::Forget(const std::string& uid) {
   const auto holder = fold_.holders().find(uid);
   if (holder == fold_.holders().end()) return;
   held_.Remove(holder->second.attempt);
+  held_by_projects_.Remove(*holder->second.job, holder->second.attempt);
   UpdateSlotsOf(holder->second.attempt);
 }
 
@@ -198,6 +205,7 @@ void SchedulerState::Learn(const std::string& uid) {
   }
   if (state == JobState::kSuspending || state == JobState::kCancelling) ending_.insert(uid);
   held_.Add(holder->second.attempt);
+  held_by_projects_.Add(*holder->second.job, holder->second.attempt);
   UpdateSlotsOf(holder->second.attempt);
 }
 
@@ -206,6 +214,7 @@ void SchedulerState::Fold(SnapshotChanges changes) {
   if (changes.whole) {
     queue_.Clear();
     held_.Clear();
+    held_by_projects_.Clear();
     starting_.clear();
     ending_.clear();
     elastic_.clear();
@@ -218,6 +227,7 @@ void SchedulerState::Fold(SnapshotChanges changes) {
     for (const std::string& uid : touched) Forget(uid);
   }
   fold_.Fold(std::move(changes));
+  queue_.SetLimits(fold_.slot_limits());
   for (const std::string& uid : touched) Learn(uid);
 }
 
@@ -312,7 +322,8 @@ Pass SchedulerState::Plan(const PlannerOptions& options) {
   queue_.SetTime(now());
   SlotTable slots = Slots(cluster.nodes);
   for (const NodeCordon& cordon : pass.decisions.cordons) slots.SetAside(cordon.name);
-  QueuePass(queue_, std::move(slots), cluster, options, pass, waiting_).Run();
+  SlotLedger ledger(*fold_.slot_limits(), held_by_projects_);
+  QueuePass(queue_, std::move(slots), std::move(ledger), cluster, options, pass, waiting_).Run();
   if (pass.spare.has_value()) NoteSpare(*pass.spare);
   return pass;
 }

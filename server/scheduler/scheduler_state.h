@@ -14,6 +14,7 @@
 #include "server/scheduler/lease_judge.h"
 #include "server/scheduler/pass_steps.h"
 #include "server/scheduler/planner.h"
+#include "server/scheduler/slot_limits.h"
 #include "server/scheduler/slots.h"
 #include "server/scheduler/start_judge.h"
 #include "server/scheduler/waiting_classes.h"
@@ -45,6 +46,7 @@ class SchedulerState {
   const SchedulerFold& fold() const { return fold_; }
   const WaitingQueue& queue() const { return queue_; }
   const HeldSlots& held() const { return held_; }
+  const ProjectSlots& held_by_projects() const { return held_by_projects_; }
   // Uids of jobs that wait for what is kept for them.
   const std::set<std::string>& resized() const { return resized_; }
 
@@ -60,6 +62,7 @@ class SchedulerState {
   SchedulerFold fold_;
   WaitingQueue queue_;
   HeldSlots held_;
+  ProjectSlots held_by_projects_;
   std::set<std::string> starting_, ending_;  // uids; that are STARTING; SUSPENDING or CANCELLING
   std::set<std::string> elastic_, resized_;  // likewise; as Cluster has them
   WaitingClasses waiting_;

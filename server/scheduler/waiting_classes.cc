@@ -1,10 +1,13 @@
 #include "server/scheduler/waiting_classes.h"
 
+#include <utility>
+
 namespace trainyard {
 
 // Most passes find what the pass before found: nothing is copied for what stays.
-void ForetoldReasons::Set(const WaitingClasses& waiting) {
+void ForetoldReasons::Set(const WaitingClasses& waiting, std::shared_ptr<const SlotLimits> limits) {
   absl::MutexLock lock(&mu_);
+  limits_ = std::move(limits);
   ++pass_;
   for (const WaitingClass& one : waiting) {
     Foretold& foretold = reasons_[*one.demand];
@@ -18,9 +21,8 @@ void ForetoldReasons::Set(const WaitingClasses& waiting) {
 }
 
 std::optional<Reason> ForetoldReasons::Find(const JobRecord& job) const {
-  const DemandClass demand = ClassOf(job);
   absl::MutexLock lock(&mu_);
-  const auto found = reasons_.find(demand);
+  const auto found = reasons_.find(ClassOf(job, *limits_));
   if (found == reasons_.end()) return std::nullopt;
   return found->second.reason;
 }

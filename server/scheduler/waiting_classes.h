@@ -3,6 +3,7 @@
 // Why the jobs of a demand class wait, kept for whoever submits another of them.
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -26,8 +27,8 @@ using WaitingClasses = std::vector<WaitingClass>;
 // reason that turns out to be another is written as any that changed.
 class ForetoldReasons {
  public:
-  // In place of what the pass before found.
-  void Set(const WaitingClasses& waiting);
+  // In place of what the pass before found; `limits` as it knew them.
+  void Set(const WaitingClasses& waiting, std::shared_ptr<const SlotLimits> limits);
 
   // Of a job that is about to be submitted; absent: none of its class waits, as far as is known.
   std::optional<Reason> Find(const JobRecord& job) const;
@@ -40,6 +41,8 @@ class ForetoldReasons {
 
   mutable absl::Mutex mu_;
   int64_t pass_ ABSL_GUARDED_BY(mu_) = 0;
+  std::shared_ptr<const SlotLimits> limits_ ABSL_GUARDED_BY(mu_) =
+      std::make_shared<const SlotLimits>();
   std::map<DemandClass, Foretold> reasons_ ABSL_GUARDED_BY(mu_);
 };
 

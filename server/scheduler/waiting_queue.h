@@ -28,6 +28,10 @@ class WaitingQueue {
   void Remove(const std::shared_ptr<const JobRecord>& job);  // as it was added
   void Clear();
 
+  // Jobs of a project that has a limit now, or has none any more, are of another class: if there is
+  // any such project, at the cost of one look at every job.
+  void SetLimits(std::shared_ptr<const SlotLimits> limits);
+
   // Sets the store's time, by which backoffs end: jobs whose backoff is over wait like any other.
   // If the clock was set back, backoffs begin again, at the cost of one look at every job.
   void SetTime(absl::Time now);
@@ -44,6 +48,7 @@ class WaitingQueue {
   void BeginBackoffsAfter(absl::Time now);
 
   absl::Time now_ = absl::InfinitePast();
+  std::shared_ptr<const SlotLimits> limits_ = std::make_shared<const SlotLimits>();
   std::map<DemandClass, JobsByReason> classes_;
   std::set<std::pair<absl::Time, std::shared_ptr<const JobRecord>>> backoffs_;  // by their end
   JobsInOrder untold_backoffs_;

@@ -81,13 +81,25 @@ absl::StatusOr<JobRecord> MemoryStores::Submit(const JobRecord& job, absl::Time 
                                                  "' was used for job ", earlier.job_id,
                                                  ", which differs from this one"));
   }
-  if (!by_name_.emplace(std::make_pair(made.project, made.job_id), made.uid).second) {
+  if (by_name_.count({made.project, made.job_id}) > 0) {
     return absl::AlreadyExistsError(
         absl::StrCat(FormatJobName({made.project, made.job_id}), " exists already"));
   }
+  TY_RETURN_IF_ERROR(CheckJobLimit(made.project));
+  by_name_[{made.project, made.job_id}] = made.uid;
   if (!job.request_id.empty()) by_request_[request] = made.uid;
   Write(by_uid_[made.uid], change);
   return made;
+}
+
+absl::Status MemoryStores::CheckJobLimit(const std::string& project) {
+  const auto found = projects_.find(project);
+  if (found == projects_.end() || !found->second.max_jobs.has_value()) return absl::OkStatus();
+  const auto live = std::count_if(by_uid_.begin(), by_uid_.end(), [&project](const auto& entry) {
+    return entry.second.job.project == project && !IsTerminal(entry.second.job.state);
+  });
+  if (live < *found->second.max_jobs) return absl::OkStatus();
+  return TooManyJobs(project, *found->second.max_jobs);
 }
 
 absl::StatusOr<JobRecord> MemoryStores::Get(const JobName& name) {

@@ -148,7 +148,7 @@ class MemoryStores : public Stores,
   absl::StatusOr<NodeKey> RevokeNode(const std::string& node, const std::string& by) override;
 
   // ProjectStore
-  absl::StatusOr<ProjectRecord> SetProject(const ProjectRecord& project) override;
+  absl::StatusOr<ProjectRecord> SetProject(const ProjectChange& change) override;
   absl::StatusOr<ProjectRecord> FindProject(const std::string& name) override;
   absl::StatusOr<std::vector<ProjectRecord>> ListProjects(const std::string& after,
                                                           int limit) override;
@@ -171,6 +171,7 @@ class MemoryStores : public Stores,
 
   absl::Time Now() { return ToMicroseconds(clock_.Now()); }
   absl::Status Available();
+  absl::Status CheckJobLimit(const std::string& project) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<JobRecord> Submit(const JobRecord& job, absl::Time now);
   absl::StatusOr<JobEntry*> Find(const JobName& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<JobEntry*> FindUid(const std::string& uid) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -230,10 +231,11 @@ class MemoryStores : public Stores,
   bool Holds(const std::string& token_sha256) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::optional<AuthorityRecord> authority_ ABSL_GUARDED_BY(mu_);
   std::map<std::pair<std::string, int64_t>, AuditEntry> audit_
-      ABSL_GUARDED_BY(mu_);                                             // by chain and sequence
-  std::map<std::string, ProjectRecord> projects_ ABSL_GUARDED_BY(mu_);  // by name
-  std::vector<JoinToken> join_tokens_ ABSL_GUARDED_BY(mu_);             // the oldest first
-  std::map<std::string, NodeKey> node_keys_ ABSL_GUARDED_BY(mu_);       // by fingerprint
+      ABSL_GUARDED_BY(mu_);                                              // by chain and sequence
+  std::map<std::string, ProjectRecord> projects_ ABSL_GUARDED_BY(mu_);   // by name
+  std::map<std::string, int64_t> project_changed_ ABSL_GUARDED_BY(mu_);  // writes_ as it was then
+  std::vector<JoinToken> join_tokens_ ABSL_GUARDED_BY(mu_);              // the oldest first
+  std::map<std::string, NodeKey> node_keys_ ABSL_GUARDED_BY(mu_);        // by fingerprint
   NodeKey* KeyOfName(const std::string& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::map<std::string, NodeRequest> node_requests_ ABSL_GUARDED_BY(mu_);  // by node
   absl::Status CheckLeads(int64_t leader_epoch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

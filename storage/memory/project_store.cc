@@ -4,12 +4,19 @@
 
 namespace trainyard {
 
-absl::StatusOr<ProjectRecord> MemoryStores::SetProject(const ProjectRecord& project) {
+absl::StatusOr<ProjectRecord> MemoryStores::SetProject(const ProjectChange& change) {
   TY_RETURN_IF_ERROR(Available());
   absl::MutexLock lock(&mu_);
-  ProjectRecord& record = projects_[project.name];
-  record = project;
+  ProjectRecord& record = projects_[change.name];
+  record.name = change.name;
+  const auto set_limit = [](const std::optional<int>& wanted, std::optional<int>& limit) {
+    if (wanted.has_value()) limit = *wanted == kNoLimit ? std::nullopt : wanted;
+  };
+  if (change.unix_user.has_value()) record.unix_user = *change.unix_user;
+  set_limit(change.max_slots, record.max_slots);
+  set_limit(change.max_jobs, record.max_jobs);
   record.update_time = Now();
+  project_changed_[change.name] = ++writes_;
   return record;
 }
 

@@ -43,6 +43,9 @@ absl::StatusOr<SchedulerSnapshot> MemoryStores::ReadSnapshot() {
   SchedulerSnapshot snapshot{
       .now = Now(), .jobs = std::move(all.jobs), .attempts = std::move(all.attempts)};
   for (const auto& [name, node] : nodes_) snapshot.nodes.push_back(node);
+  for (const auto& [name, project] : projects_) {
+    if (project.max_slots.has_value()) snapshot.slot_limits[name] = *project.max_slots;
+  }
   return snapshot;
 }
 
@@ -76,6 +79,11 @@ absl::StatusOr<SnapshotChanges> MemoryStores::ReadChanges(const ChangePosition& 
   }
   for (const auto& [name, node] : nodes_) {
     if (changes.whole || node_changed_[name] > seen) changes.nodes.push_back(node);
+  }
+  for (const auto& [name, project] : projects_) {
+    if (changes.whole || project_changed_[name] > seen) {
+      changes.slot_limits.emplace_back(name, project.max_slots);
+    }
   }
   if (leases) {
     changes.leases.emplace();

@@ -43,6 +43,15 @@ struct Position {
   }
 };
 
+void ReadSlotLimits(const pqxx::result& rows, SnapshotChanges& changes) {
+  for (const pqxx::row& row : rows) {
+    const pqxx::field limit = row[1];
+    changes.slot_limits.emplace_back(
+        row[0].as<std::string>(),
+        limit.is_null() ? std::nullopt : std::optional<int>(limit.as<int>()));
+  }
+}
+
 void ReadAll(Transaction& transaction, SnapshotChanges& changes) {
   changes.whole = true;
   for (const pqxx::row& row : transaction.RunText(kAllLiveJobs.text, Params())) {
@@ -50,6 +59,7 @@ void ReadAll(Transaction& transaction, SnapshotChanges& changes) {
   }
   changes.attempts = AttemptsOf(transaction.RunText(kAllLiveAttempts.text, Params()));
   changes.nodes = AllNodesOf(transaction.Run(kListNodes, Params()));
+  ReadSlotLimits(transaction.Run(kAllSlotLimits, Params()), changes);
 }
 
 void ReadJobs(Transaction& transaction, const std::string& since, SnapshotChanges& changes) {
@@ -88,6 +98,7 @@ absl::StatusOr<SnapshotChanges> ReadChangesIn(Transaction& transaction, int64_t 
   } else {
     ReadJobs(transaction, before.snapshot, changes);
     changes.nodes = AllNodesOf(transaction.Run(kChangedNodes, Params(before.snapshot)));
+    ReadSlotLimits(transaction.Run(kChangedSlotLimits, Params(before.snapshot)), changes);
   }
   if (leases) {
     changes.leases.emplace();

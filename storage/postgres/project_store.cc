@@ -9,18 +9,30 @@
 namespace trainyard::postgres {
 namespace {
 
+std::optional<int> NumberIn(const pqxx::field& field) {
+  return field.is_null() ? std::nullopt : std::optional<int>(field.as<int>());
+}
+
 ProjectRecord ProjectOf(const pqxx::row& row) {
   return {.name = row["name"].as<std::string>(),
           .unix_user = row["unix_user"].as<std::string>(),
+          .max_slots = NumberIn(row["max_slots"]),
+          .max_jobs = NumberIn(row["max_jobs"]),
           .update_time = absl::FromUnixMicros(row["update_time"].as<int64_t>())};
+}
+
+std::optional<std::string> Number(const std::optional<int>& number) {
+  return number.has_value() ? std::optional<std::string>(absl::StrCat(*number)) : std::nullopt;
 }
 
 }  // namespace
 
-absl::StatusOr<ProjectRecord> PostgresProjectStore::SetProject(const ProjectRecord& project) {
+absl::StatusOr<ProjectRecord> PostgresProjectStore::SetProject(const ProjectChange& change) {
   return database_.Run(
       "set project", [&](Transaction& transaction) -> absl::StatusOr<ProjectRecord> {
-        return ProjectOf(transaction.Run(kSetProject, Params(project.name, project.unix_user))[0]);
+        return ProjectOf(transaction.Run(
+            kSetProject, Params(change.name, change.unix_user, Number(change.max_slots),
+                                Number(change.max_jobs)))[0]);
       });
 }
 

@@ -9,7 +9,7 @@ class PostgresProjectStore : public ProjectStore {
  public:
   explicit PostgresProjectStore(Database& database) : database_(database) {}
 
-  absl::StatusOr<ProjectRecord> SetProject(const ProjectRecord& project) override;
+  absl::StatusOr<ProjectRecord> SetProject(const ProjectChange& change) override;
   absl::StatusOr<ProjectRecord> FindProject(const std::string& name) override;
   absl::StatusOr<std::vector<ProjectRecord>> ListProjects(const std::string& after,
                                                           int limit) override;

@@ -5,10 +5,12 @@
 #include <pqxx/pqxx>
 #include <utility>
 
+#include "storage/base/clock.h"
 #include "storage/base/status.h"
 #include "storage/job_store.h"
 #include "storage/postgres/queries.inc.h"
 #include "storage/postgres/rows.h"
+#include "storage/project_store.h"
 #include "storage/records/change.h"
 
 namespace trainyard::postgres {
@@ -18,6 +20,7 @@ constexpr size_t kLargestGroup = 256;
 // Groups up to this size share one prepared plan, made for a few rows: planning each would take as
 // long as running it. For more rows the planner must know how many they are.
 constexpr size_t kMostForOnePlan = 32;
+constexpr absl::Duration kLimitsKnownFor = absl::Seconds(1);
 constexpr size_t kMostBytes = 4 << 20;  // of specs in one group
 
 // The job that has taken the uid, request id or name of `made`, if it is the same submission.
@@ -173,30 +176,95 @@ void Submitter::Commit(absl::Span<Submission* const> group) {
   for (Submission* submission : group) *submission->answer = status;
 }
 
+// Nothing is asked for most submissions: which projects have a limit is known for a second.
+absl::StatusOr<bool> Submitter::AnyLimited(absl::Span<Submission* const> group) {
+  const absl::Duration now = SystemClock().SinceBoot();
+  if (now - limited_read_ >= kLimitsKnownFor) {
+    using Names = std::set<std::string>;
+    const auto read = [](Transaction& transaction) -> absl::StatusOr<Names> {
+      Names names;
+      for (const pqxx::row& row : transaction.Run(kProjectsWithJobLimits, Params())) {
+        names.insert(row[0].as<std::string>());
+      }
+      return names;
+    };
+    TY_ASSIGN_OR_RETURN(limited_, database_.Run("read limits", read, Access::kStatements));
+    limited_read_ = now;
+  }
+  return std::any_of(group.begin(), group.end(), [this](const Submission* submission) {
+    return limited_.count(submission->made.project) > 0;
+  });
+}
+
 absl::Status Submitter::Insert(absl::Span<Submission* const> group) {
+  TY_ASSIGN_OR_RETURN(const bool limited, AnyLimited(group));
+  if (limited) {
+    return database_.Run(
+        "submit", [&](Transaction& transaction) { return InsertWithinLimits(transaction, group); });
+  }
   return database_.Run(
       "submit",
       [&](Transaction& transaction) -> absl::Status {
-        std::vector<const JobRecord*> jobs;
-        for (const Submission* submission : group) jobs.push_back(&submission->made);
-        std::map<std::string, absl::Time> created;  // by uid
-        for (const pqxx::row& row : InsertAll(transaction, jobs)) {
-          created[row[0].as<std::string>()] = absl::FromUnixMicros(row[1].as<int64_t>());
-        }
-        for (Submission* submission : group) {
-          const auto found = created.find(submission->made.uid);
-          if (found == created.end()) {
-            *submission->answer =
-                FindConflictingJob(transaction, *submission->submitted, submission->made);
-            continue;
-          }
-          submission->made.create_time = submission->made.update_time = found->second;
-          created.erase(found);  // another one with this uid was not the one that was added
-          *submission->answer = submission->made;
-        }
+        InsertIn(transaction, group);
         return absl::OkStatus();
       },
       Access::kStatements);
+}
+
+void Submitter::InsertIn(Transaction& transaction, absl::Span<Submission* const> group) {
+  std::vector<const JobRecord*> jobs;
+  for (const Submission* submission : group) jobs.push_back(&submission->made);
+  std::map<std::string, absl::Time> created;  // by uid
+  for (const pqxx::row& row : InsertAll(transaction, jobs)) {
+    created[row[0].as<std::string>()] = absl::FromUnixMicros(row[1].as<int64_t>());
+  }
+  for (Submission* submission : group) {
+    const auto found = created.find(submission->made.uid);
+    if (found == created.end()) {
+      *submission->answer =
+          FindConflictingJob(transaction, *submission->submitted, submission->made);
+      continue;
+    }
+    submission->made.create_time = submission->made.update_time = found->second;
+    created.erase(found);  // another one with this uid was not the one that was added
+    *submission->answer = submission->made;
+  }
+}
+
+absl::Status Submitter::InsertWithinLimits(Transaction& transaction,
+                                           absl::Span<Submission* const> group) {
+  std::set<std::string> projects;
+  for (const Submission* submission : group) projects.insert(submission->made.project);
+  struct Room {
+    int most = 0;
+    int64_t left = 0;
+  };
+  std::map<std::string, Room> rooms;  // of the projects with a limit
+  const Params all(std::vector<std::string>(projects.begin(), projects.end()));
+  for (const pqxx::row& row : transaction.Run(kLockJobLimits, all)) {
+    const auto project = row[0].as<std::string>();
+    const int most = row[1].as<int>();
+    const auto live =
+        transaction.Run(kCountLiveJobs, Params(project, int64_t{most}))[0][0].as<int64_t>();
+    rooms[project] = {most, most - live};
+  }
+  Group admitted;
+  for (Submission* submission : group) {
+    const JobRecord& made = submission->made;
+    const auto room = rooms.find(made.project);
+    // One that was committed before needs no room.
+    const bool new_one =
+        room != rooms.end() &&
+        transaction.Run(kFindRivals, Params(made.uid, made.project, made.job_id, made.request_id))
+            .empty();
+    if (new_one && --room->second.left < 0) {
+      *submission->answer = TooManyJobs(made.project, room->second.most);
+    } else {
+      admitted.push_back(submission);
+    }
+  }
+  if (!admitted.empty()) InsertIn(transaction, admitted);
+  return absl::OkStatus();
 }
 
 }  // namespace trainyard::postgres

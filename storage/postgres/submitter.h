@@ -1,11 +1,14 @@
 #pragma once
 
 #include <deque>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "storage/postgres/database.h"
 #include "storage/records/job.h"
@@ -43,11 +46,19 @@ class Submitter {
   void Submit(Caller& own);
   void Commit(absl::Span<Submission* const> group);
   absl::Status Insert(absl::Span<Submission* const> group);
+  static void InsertIn(Transaction& transaction, absl::Span<Submission* const> group);
+  // Likewise, but for those that their projects may not have: they are answered so.
+  static absl::Status InsertWithinLimits(Transaction& transaction,
+                                         absl::Span<Submission* const> group);
+  // Whether any of these jobs is of a project that may have only so many.
+  absl::StatusOr<bool> AnyLimited(absl::Span<Submission* const> group);
 
   Database& database_;
   absl::Mutex mu_;
   std::deque<Caller*> waiting_ ABSL_GUARDED_BY(mu_);
   bool committing_ ABSL_GUARDED_BY(mu_) = false;
+  std::set<std::string> limited_;  // projects; used by the one who commits
+  absl::Duration limited_read_ = -absl::InfiniteDuration();
 };
 
 }  // namespace trainyard::postgres

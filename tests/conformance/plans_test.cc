@@ -38,6 +38,8 @@ const std::map<std::string, std::string> kReadWhole = {
     {"ForgetEndedNodes", "requests are as many as nodes of the last hour"},
     {"ForgetEndedRequests", "likewise"},
     {"ForgetEndedKeys", "likewise"},
+    {"AllSlotLimits", "those of all projects that have one"},
+    {"ProjectsWithJobLimits", "likewise"},
     {"GetRetention", "retention has one row"},
     {"SetRetention", "retention has one row"},
     {"WantedMonths", "what came before its partition, mostly nothing"},

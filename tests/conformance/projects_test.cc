@@ -2,6 +2,12 @@
 
 #include <gmock/gmock.h>
 
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "storage/scheduler_fold.h"
 #include "tests/conformance/store_suite.h"
 
 namespace trainyard::testing {
@@ -61,6 +67,74 @@ TEST_P(Projects, HaveUsersThatNodesMightKnow) {
   for (const char* bad : {"", "root", "0", "1000", "-x", "a b", "a/b", "a:b"}) {
     EXPECT_EQ(CheckUnixUser(bad).code(), absl::StatusCode::kInvalidArgument) << bad;
   }
+}
+
+TEST_P(Projects, WhatIsNotSaidStays) {
+  ASSERT_OK(projects().SetProject({.name = "p", .unix_user = "ann", .max_slots = 4}).status());
+  ASSERT_OK(projects().SetProject({.name = "p", .max_jobs = 7}).status());
+  auto project = projects().FindProject("p");
+  ASSERT_OK(project.status());
+  EXPECT_EQ(project->unix_user, "ann");
+  EXPECT_EQ(project->max_slots, 4);
+  EXPECT_EQ(project->max_jobs, 7);
+  ASSERT_OK(projects().SetProject({.name = "p", .max_slots = kNoLimit, .max_jobs = 0}).status());
+  project = projects().FindProject("p");
+  EXPECT_EQ(project->max_slots, std::nullopt);
+  EXPECT_EQ(project->max_jobs, 0);
+}
+
+TEST_P(Projects, TheLeaderHearsOfTheirSlots) {
+  ASSERT_OK(projects().SetProject({.name = "a", .max_slots = 4}).status());
+  ASSERT_OK(projects().SetProject({.name = "unlimited", .unix_user = "ann"}).status());
+  SchedulerFold fold;
+  const auto read = [&] {
+    auto changes = scheduler().ReadChanges(fold.position(), false);
+    EXPECT_OK(changes.status());
+    fold.Fold(*std::move(changes));
+    return *fold.slot_limits();
+  };
+  EXPECT_EQ(read(), (SlotLimits{{"a", 4}}));
+  ASSERT_OK(projects().SetProject({.name = "a", .max_slots = 5}).status());
+  ASSERT_OK(projects().SetProject({.name = "b", .max_slots = 0}).status());
+  EXPECT_EQ(read(), (SlotLimits{{"a", 5}, {"b", 0}}));
+  EXPECT_EQ(scheduler().ReadSnapshot()->slot_limits, (SlotLimits{{"a", 5}, {"b", 0}}));
+  ASSERT_OK(projects().SetProject({.name = "a", .max_slots = kNoLimit}).status());
+  EXPECT_EQ(read(), (SlotLimits{{"b", 0}}));
+}
+
+TEST_P(Projects, HaveNoMoreJobsThanTheyMay) {
+  ASSERT_OK(projects().SetProject({.name = "default", .max_jobs = 2}).status());
+  const JobRecord first = Named("first"), second = Named("second"), third = Named("third");
+  JobRecord elsewhere = Named("elsewhere");
+  elsewhere.project = "other";
+  const auto answers = jobs().SubmitMany({first, second, third, elsewhere});
+  EXPECT_OK(answers[0].status());
+  EXPECT_OK(answers[1].status());
+  EXPECT_EQ(answers[2].status(), TooManyJobs("default", 2));
+  EXPECT_OK(answers[3].status());
+  EXPECT_OK(jobs().Submit(second).status()) << "it was there before";
+  EXPECT_EQ(jobs().Submit(third).status().code(), absl::StatusCode::kResourceExhausted);
+  ASSERT_OK(jobs().Cancel({"default", "first"}, 0, kUser).status());
+  EXPECT_OK(jobs().Submit(third).status());
+  EXPECT_EQ(jobs().Submit(Named("fourth")).status().code(), absl::StatusCode::kResourceExhausted);
+  ASSERT_OK(projects().SetProject({.name = "default", .max_jobs = kNoLimit}).status());
+  EXPECT_OK(jobs().Submit(Named("fourth")).status());
+}
+
+// Whoever submits at the same time, on any server.
+TEST_P(Projects, HaveNoMoreJobsThanTheyMayWhoeverIsFirst) {
+  ASSERT_OK(projects().SetProject({.name = "default", .max_jobs = 10}).status());
+  std::atomic<int> taken = 0;
+  std::vector<std::thread> users;
+  for (int user = 0; user < 4; ++user) {
+    users.emplace_back([&, user] {
+      for (int i = 0; i < 10; ++i) {
+        taken += jobs().Submit(Named(absl::StrCat("j", user, "-", i))).ok() ? 1 : 0;
+      }
+    });
+  }
+  for (std::thread& user : users) user.join();
+  EXPECT_EQ(taken, 10);
 }
 
 INSTANTIATE_TEST_SUITE_P(Stores, Projects, ::testing::Values("memory", "postgres"));

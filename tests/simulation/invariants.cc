@@ -20,7 +20,8 @@ namespace {
 
 bool IsWaitingReason(const std::string& code) {
   return code == reason::kWaitingForSlots || code == reason::kBehindOthers ||
-         code == reason::kFitsNoNode || code == reason::kNoNodes || code == reason::kBackoff;
+         code == reason::kFitsNoNode || code == reason::kNoNodes || code == reason::kProjectLimit ||
+         code == reason::kBackoff;
 }
 
 }  // namespace
@@ -272,6 +273,7 @@ void Yard::CheckDisks(const SchedulerSnapshot& after) {
 void Yard::CheckTurn(const SchedulerSnapshot& before, const SchedulerSnapshot& after,
                      const std::vector<NodeRecord>& judged) {
   CheckDisks(after);
+  CheckLimits(before, after);
   CountResizes(after);
   const absl::Time time = ToMicroseconds(store_clock_.Now());
   std::map<std::string, const JobRecord*> now;
@@ -284,8 +286,11 @@ void Yard::CheckTurn(const SchedulerSnapshot& before, const SchedulerSnapshot& a
       Breach(absl::StrCat(job.uid, " waits with the reason '", job.reason.code, "'"));
     }
     if (job.not_before > time || (first != nullptr && !IsAhead(job, *first))) continue;
-    if (room.CouldHold(job)) first = &job;
+    const bool limited = job.reason.code == reason::kProjectLimit && MayBeLimited(after, job);
+    if (room.CouldHold(job) && !limited) first = &job;
   }
+  // It waits for slots or for its limit: one would have to plan to know.
+  if (first != nullptr && MayBeLimited(after, *first)) first = nullptr;
   if (first != nullptr && room.HoldsNow(*first)) {
     Breach(absl::StrCat(first->uid, " is first, fits, and waits: ", first->reason.message));
   }
@@ -320,7 +325,7 @@ void Yard::CheckOrder(const SchedulerSnapshot& before, const std::vector<NodeRec
     if (waits.state != JobState::kQueued || waits_now == now.end() ||
         waits_now->second->state != JobState::kQueued ||
         waits_now->second->attempt != waits.attempt || !IsAhead(waits, placed) ||
-        waits.not_before > time) {
+        waits.not_before > time || MayBeLimited(before, waits)) {
       continue;
     }
     for (const RankRecord& rank : attempt.ranks) {

@@ -55,8 +55,8 @@ TEST_P(Simulation, InvariantsHoldAfterEveryEventOfEveryYard) {
         "interleaved transactions", "jobs bound to what they began with",
         "jobs of another range of slots", "jobs that grew", "jobs that shrank", "killed servers",
         "lost jobs that went on where they were", "lost nodes",
-        "ranks that left the state of a broken gang", "refused agents", "upgraded agents",
-        "wiped agents"}) {
+        "projects that had all of their slots", "ranks that left the state of a broken gang",
+        "refused agents", "upgraded agents", "wiped agents"}) {
     EXPECT_GT(tally[what], 0) << what;
   }
 }

@@ -205,6 +205,7 @@ void Yard::Heal() {
     agent->SetSick(false);
     (void)stores_.fleet().SetDraining(agent->name(), false);
   }
+  (void)stores_.projects().SetProject({.name = "limited", .max_slots = kNoLimit});
   for (const auto& job : jobs_)
     (void)stores_.jobs().Resume(job->name, 0, {"RESUMED_BY_USER", "sim"});
   std::string left;

@@ -125,6 +125,10 @@ class Yard : private SimStoreObserver {
                        const AttemptRecord& attempt);
   void CheckSurplus(const SchedulerSnapshot& after, const std::vector<NodeRecord>& judged,
                     const JobRecord& waits);
+  // Whether the limit of its project may keep the job waiting.
+  static bool MayBeLimited(const SchedulerSnapshot& snapshot, const JobRecord& job);
+  void CheckLimits(const SchedulerSnapshot& before, const SchedulerSnapshot& after);
+  void SetLimit();
   void CountResizes(const SchedulerSnapshot& after);
   void CheckOrder(const SchedulerSnapshot& before, const std::vector<NodeRecord>& judged,
                   const JobRecord& placed, const AttemptRecord& attempt,

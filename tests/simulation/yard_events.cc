@@ -57,6 +57,7 @@ void Yard::UserEvent() {
   const size_t which = Draw(static_cast<int>(jobs_.size()));
   const JobName& name = jobs_[which]->name;
   if (kind < 4) return DeleteEnded(which);
+  if (Chance(5)) return SetLimit();
   if (Chance(20)) {
     SetRange(*jobs_[which]);
   } else if (kind < 6) {
@@ -94,7 +95,7 @@ void Yard::SubmitSome() {
   if (away_) return;
   JobRecord job;
   job.uid = absl::StrCat("uid", submitted_);
-  job.project = "default";
+  job.project = Chance(30) ? "limited" : "default";
   job.job_id = absl::StrCat("job-", submitted_);
   job.request_id = job.uid;
   job.priority = Draw(3);

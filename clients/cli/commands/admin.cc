@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "clients/cli/commands.h"
@@ -14,6 +15,7 @@
 #include "clients/cli/option_checks.h"
 #include "clients/cli/shown.h"
 #include "clients/cli/table.h"
+#include "storage/base/field_error.h"
 #include "storage/base/file.h"
 #include "storage/base/ids.h"
 #include "storage/base/printable.h"
@@ -246,22 +248,44 @@ void AddToken(CLI::App& admin, Session& session) {
 
 struct ProjectFlags {
   std::string name;
-  std::optional<std::string> unix_user;
+  std::optional<std::string> unix_user, max_slots, max_jobs;
 };
 
+// "none" or a number.
+absl::StatusOr<int> LimitIn(const char* flag, const std::string& text) {
+  int limit = 0;
+  if (text == "none") return -1;
+  if (absl::SimpleAtoi(text, &limit) && limit >= 0) return limit;
+  return FieldError(flag, absl::StrCat("'", text, "'"), "a number, or none");
+}
+
 absl::StatusOr<int> SetProject(Session& session, const ProjectFlags& flags) {
-  if (!flags.unix_user.has_value()) {
-    return absl::InvalidArgumentError("say what is to be set: --unix-user NAME");
+  if (!flags.unix_user.has_value() && !flags.max_slots.has_value() && !flags.max_jobs.has_value()) {
+    return absl::InvalidArgumentError(
+        "say what is to be set: --unix-user NAME, --max-slots NUMBER or --max-jobs NUMBER");
   }
   TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
   v1::SetProjectRequest request;
   request.set_name(absl::StrCat("projects/", flags.name));
-  request.set_unix_user(*flags.unix_user);
+  if (flags.unix_user.has_value()) request.set_unix_user(*flags.unix_user);
+  if (flags.max_slots.has_value()) {
+    TY_ASSIGN_OR_RETURN(const int limit, LimitIn("--max-slots", *flags.max_slots));
+    request.set_max_slots(limit);
+  }
+  if (flags.max_jobs.has_value()) {
+    TY_ASSIGN_OR_RETURN(const int limit, LimitIn("--max-jobs", *flags.max_jobs));
+    request.set_max_jobs(limit);
+  }
   TY_ASSIGN_OR_RETURN(const v1::Project project, client->SetProject(request));
   if (session.WriteForPrograms(project)) return kExitOk;
+  const auto limit = [](bool has, int number) {
+    return has ? absl::StrCat("at most ", number) : std::string("any number of");
+  };
   session.out().Write(absl::StrCat(
       "jobs of ", LastSegment(project.name()), " that start from now on run as ",
-      project.unix_user().empty() ? "the agent of their node" : Shown(project).unix_user(), "\n"));
+      project.unix_user().empty() ? "the agent of their node" : Shown(project).unix_user(),
+      ", hold ", limit(project.has_max_slots(), project.max_slots()), " slots together, and ",
+      limit(project.has_max_jobs(), project.max_jobs()), " may be there that have not ended\n"));
   return kExitOk;
 }
 
@@ -284,11 +308,16 @@ absl::StatusOr<int> ListProjects(Session& session) {
     session.err().Write("nothing was set of any project; `trainyard admin project set` does\n");
     return kExitOk;
   }
-  Table table({"PROJECT", "RUNS AS", "SET"});
+  const auto limit = [](bool has, int number) {
+    return has ? absl::StrCat(number) : std::string("-");
+  };
+  Table table({"PROJECT", "RUNS AS", "SLOTS", "JOBS", "SET"});
   for (const v1::Project& raw : projects) {
     const v1::Project project = Shown(raw);
     table.Add({LastSegment(project.name()),
                project.unix_user().empty() ? "the agent" : project.unix_user(),
+               limit(project.has_max_slots(), project.max_slots()),
+               limit(project.has_max_jobs(), project.max_jobs()),
                FormatWhen(TimeOf(project.update_time()))});
   }
   session.out().Write(table.Render(session.terminal()));
@@ -304,6 +333,12 @@ void AddProject(CLI::App& admin, Session& session) {
   set->add_option("PROJECT", flags->name, "The project, such as vision")->required();
   set->add_option("--unix-user", flags->unix_user,
                   "As which user of the nodes its jobs run; '': as the agent");
+  set->add_option(
+      "--max-slots", flags->max_slots,
+      "How many slots its jobs may hold together; more wait. none: as many as there are");
+  set->add_option("--max-jobs", flags->max_jobs,
+                  "How many of its jobs may be there that have not ended; more are refused. none: "
+                  "any number");
   session.SetBody(set, [&session, flags] { return SetProject(session, *flags); });
   CLI::App* list = command->add_subcommand("list", "List projects of which something was set");
   session.SetBody(list, [&session] { return ListProjects(session); });

@@ -73,6 +73,14 @@ FROM (SELECT DISTINCT name FROM unseen) AS u
   CROSS JOIN LATERAL (SELECT * FROM nodes WHERE name = u.name OFFSET 0) AS n
   CROSS JOIN LATERAL (SELECT * FROM leases WHERE node = u.name OFFSET 0) AS l
 
+-- name: ChangedSlotLimits
+SELECT name, max_slots FROM projects WHERE changed >= pg_snapshot_xmax($1::pg_snapshot) AND {of_this_cluster}
+UNION ALL
+SELECT name, max_slots FROM projects WHERE changed = ANY (ARRAY (SELECT pg_snapshot_xip($1::pg_snapshot)))
+
+-- name: AllSlotLimits
+SELECT name, max_slots FROM projects WHERE max_slots IS NOT NULL
+
 -- name: ReadLeases
 SELECT node, beat, disk_free_bytes, health::text AS health FROM leases
 

@@ -198,6 +198,76 @@ TEST(Planner, GangNeverMixesDevices) {
   EXPECT_EQ(pass.queue[0].reason.code, reason::kFitsNoNode);
 }
 
+// `running` slots of vision are taken, of `limit` that it may have.
+Snapshots Limited(int limit, int running) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 16});
+  std::vector<int> slots;
+  for (int i = 0; i < running; ++i) slots.push_back(i);
+  if (running > 0) s.Running({.id = "r", .project = "vision"}, "n", slots);
+  s.snapshot.slot_limits["vision"] = limit;
+  return s;
+}
+
+TEST(Planner, AProjectGetsNoMoreSlotsThanItsLimitAndOthersPassIt) {
+  Snapshots s = Limited(3, 2);
+  s.Queued({.id = "first", .age_seconds = 9, .project = "vision"})
+      .Queued({.id = "second", .age_seconds = 8, .project = "vision"})
+      .Queued({.id = "other", .slots = 8, .age_seconds = 1});
+  const Pass pass = Plan(s);
+  EXPECT_THAT(Placed(pass), ElementsAre("uid-first", "uid-other"));
+  EXPECT_EQ(Entry(pass, "uid-second").reason.code, reason::kProjectLimit);
+  EXPECT_FALSE(Entry(pass, "uid-second").blocks);
+  EXPECT_EQ(Entry(pass, "uid-second").reason.message,
+            "needs 1 slot of 1.0 GiB; of the 3 that jobs of projects/vision may hold together too "
+            "few are left");
+  EXPECT_EQ(Describe(s.snapshot, PlannerOptions{}, "uid-second").reason.message,
+            "needs 1 slot of 1.0 GiB; jobs of projects/vision may hold 3 together, and hold 3 or "
+            "wait for them ahead of it");
+}
+
+TEST(Planner, WhatIsLeftOfALimitIsKeptForWhoWaitsForIt) {
+  Snapshots s = Limited(4, 2);
+  s.Queued({.id = "gang", .slots = 3, .age_seconds = 9, .project = "vision"})
+      .Queued({.id = "small", .age_seconds = 1, .project = "vision"});
+  EXPECT_THAT(Placed(Plan(s)), IsEmpty()) << "or the gang would wait for ever";
+}
+
+TEST(Planner, AJobThatItsLimitNeverAllowsKeepsNothingFromOthers) {
+  Snapshots s = Limited(2, 0);
+  s.Queued({.id = "gang", .slots = 3, .age_seconds = 9, .project = "vision"})
+      .Queued({.id = "small", .age_seconds = 1, .project = "vision"});
+  const Pass pass = Plan(s);
+  EXPECT_THAT(Placed(pass), ElementsAre("uid-small"));
+  EXPECT_THAT(Entry(pass, "uid-gang").reason.message,
+              HasSubstr("jobs of projects/vision may hold 2 together"));
+}
+
+TEST(Planner, WhoWaitsForSlotsKeepsAsMuchOfTheLimit) {
+  Snapshots s = Limited(2, 0);
+  s.Node({.name = "g", .cuda = 1}).Running({.id = "busy"}, "g", {0});
+  s.Queued({.id = "gpu", .age_seconds = 9, .device = "CUDA", .project = "vision"})
+      .Queued({.id = "a", .age_seconds = 2, .device = "CPU", .project = "vision"})
+      .Queued({.id = "b", .age_seconds = 1, .device = "CPU", .project = "vision"});
+  EXPECT_THAT(Placed(Plan(s)), ElementsAre("uid-a"));
+}
+
+TEST(Planner, AnElasticJobGrowsUpToTheLimit) {
+  Snapshots s = Limited(5, 0);
+  s.Queued({.id = "e", .slots = 2, .most_slots = 12, .project = "vision"});
+  const Pass pass = Plan(s);
+  ASSERT_EQ(pass.decisions.placements.size(), 1u);
+  EXPECT_EQ(pass.decisions.placements[0].ranks.size(), 5u);
+}
+
+TEST(Planner, ALimitOfZeroHoldsAProjectBackAndWhatRunsRunsOn) {
+  Snapshots s = Limited(0, 2);
+  s.Queued({.id = "q", .project = "vision"});
+  const Pass pass = Plan(s);
+  EXPECT_THAT(Placed(pass), IsEmpty());
+  EXPECT_TRUE(pass.decisions.suspensions.empty());
+}
+
 TEST(Planner, BackoffIsRespectedAndWakesAtItsEnd) {
   Snapshots s;
   s.Node({.name = "n", .cpu = 1, .lease_left = absl::Hours(1)}).Queued({.id = "a"});

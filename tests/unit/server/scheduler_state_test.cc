@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "server/scheduler/slot_limits.h"
 #include "storage/records/change.h"
 #include "tests/unit/server/snapshots.h"
 
@@ -36,7 +37,7 @@ class Cluster {
 
   void Step() {
     now_ += absl::Milliseconds(Draw(20) == 0 ? -1000 : 100);  // the store's clock may be set back
-    switch (Draw(9)) {
+    switch (Draw(10)) {
       case 0:
       case 1:
         return Submit();
@@ -54,6 +55,8 @@ class Cluster {
         return Begin();
       case 8:
         return Leave();
+      case 9:
+        return SetLimit();
     }
   }
 
@@ -63,6 +66,9 @@ class Cluster {
     for (const auto& [uid, job] : jobs_) snapshot.jobs.push_back(job);
     for (const auto& [uid, attempt] : attempts_) snapshot.attempts.push_back(attempt);
     for (const auto& [name, node] : nodes_) snapshot.nodes.push_back(node);
+    for (const auto& [project, limit] : limits_) {
+      if (limit.has_value()) snapshot.slot_limits[project] = *limit;
+    }
     return snapshot;
   }
 
@@ -85,8 +91,14 @@ class Cluster {
       if (whole || changed_nodes_.count(name) > 0) changes.nodes.push_back(node);
       changes.leases->push_back({name, node.beat, node.report});
     }
+    for (const auto& [project, limit] : limits_) {
+      if (whole || changed_limits_.count(project) > 0) {
+        changes.slot_limits.emplace_back(project, limit);
+      }
+    }
     changed_.clear();
     changed_nodes_.clear();
+    changed_limits_.clear();
     return changes;
   }
 
@@ -140,6 +152,7 @@ class Cluster {
                                .device = Draw(2) == 0 ? "" : "CUDA",
                                .bytes = int64_t{1 << Draw(5)} << 30});
       job.max_slots += Draw(2) * Draw(6);
+      job.project = absl::StrCat("p", Draw(3));
       job.arithmetic_rule = static_cast<ArithmeticRule>(Draw(4));
       job.group_ranks = 1 + submitted_ % 3;
       job.logical_ranks = Draw(2) * (job.max_slots + Draw(4));
@@ -253,6 +266,13 @@ class Cluster {
     changed_nodes_.insert(rank.node);
   }
 
+  // An admin limits the slots of a project, or lifts its limit.
+  void SetLimit() {
+    const std::string project = absl::StrCat("p", Draw(3));
+    limits_[project] = Draw(3) == 0 ? std::nullopt : std::optional<int>(Draw(8));
+    changed_limits_.insert(project);
+  }
+
   void Cancel() {
     JobRecord* const job = Any();
     if (job == nullptr || attempts_.count(job->uid) == 0) return;
@@ -269,7 +289,8 @@ class Cluster {
   std::map<std::string, JobRecord> jobs_;
   std::map<std::string, AttemptRecord> attempts_;
   std::map<std::string, NodeRecord> nodes_;
-  std::set<std::string> changed_, changed_nodes_;
+  std::map<std::string, std::optional<int>> limits_;  // of projects
+  std::set<std::string> changed_, changed_nodes_, changed_limits_;
 };
 
 // Reasons in any order: a pass tells them by demand.
@@ -330,7 +351,7 @@ void ExpectReasons(const SchedulerSnapshot& snapshot, const Pass& pass,
     if (found == queued.end()) continue;  // the pass looked at no queue
     const QueuedJob& entry = *found->second;
     if (entry.placed || entry.awaited || job->not_before > snapshot.now) continue;
-    const auto reason = reasons.find(ClassOf(*job));
+    const auto reason = reasons.find(ClassOf(*job, snapshot.slot_limits));
     ASSERT_NE(reason, reasons.end()) << job->uid;
     EXPECT_EQ(reason->second, entry.reason) << job->uid;
     ++counted;
@@ -338,17 +359,46 @@ void ExpectReasons(const SchedulerSnapshot& snapshot, const Pass& pass,
 }
 
 TEST(ForetoldReasons, AreThoseOfTheNewestPass) {
-  const DemandClass small = ClassOf(MakeJob({.id = "a"}));
-  const DemandClass large = ClassOf(MakeJob({.id = "b", .slots = 2}));
+  const auto limits = std::make_shared<const SlotLimits>(SlotLimits{{"limited", 1}});
+  const DemandClass small = ClassOf(MakeJob({.id = "a"}), *limits);
+  const DemandClass large = ClassOf(MakeJob({.id = "b", .slots = 2}), *limits);
   ForetoldReasons foretold;
   EXPECT_EQ(foretold.Find(MakeJob({.id = "c"})), std::nullopt);
-  foretold.Set({{&small, {"ONE", "one"}}, {&large, {"TWO", "two"}}});
+  foretold.Set({{&small, {"ONE", "one"}}, {&large, {"TWO", "two"}}}, limits);
+  JobRecord limited = MakeJob({.id = "d"});
+  limited.project = "limited";
+  EXPECT_EQ(foretold.Find(limited), std::nullopt);
   EXPECT_EQ(foretold.Find(MakeJob({.id = "c"})), (Reason{"ONE", "one"}));
   EXPECT_EQ(foretold.Find(MakeJob({.id = "c", .slots = 2})), (Reason{"TWO", "two"}));
   EXPECT_EQ(foretold.Find(MakeJob({.id = "c", .slots = 3})), std::nullopt);
-  foretold.Set({{&small, {"THREE", "three"}}});
+  foretold.Set({{&small, {"THREE", "three"}}}, limits);
   EXPECT_EQ(foretold.Find(MakeJob({.id = "c"})), (Reason{"THREE", "three"}));
   EXPECT_EQ(foretold.Find(MakeJob({.id = "c", .slots = 2})), std::nullopt);
+}
+
+// No project that gets slots has more than its limit then, but for what was decided before the
+// limit.
+void ExpectWithinLimits(const SchedulerSnapshot& snapshot, const Decisions& decisions) {
+  std::map<std::string, const JobRecord*> jobs;
+  for (const JobRecord& job : snapshot.jobs) jobs[job.uid] = &job;
+  std::map<std::string, const AttemptRecord*> attempts;
+  for (const AttemptRecord& attempt : snapshot.attempts) attempts[attempt.job_uid] = &attempt;
+  const ProjectSlots held(snapshot);
+  std::map<std::string, int> given;
+  for (const Placement& placement : decisions.placements) {
+    const JobRecord& job = *jobs.at(placement.job_uid);
+    if (!IsResizing(job)) given[job.project] += SlotsIn(placement.ranks);
+  }
+  for (const Resize& resize : decisions.resizes) {
+    const auto before = static_cast<int>(attempts.at(resize.job_uid)->ranks.size());
+    const int more = SlotsIn(resize.ranks) - before;
+    if (more > 0) given[jobs.at(resize.job_uid)->project] += more;
+  }
+  for (const auto& [project, slots] : given) {
+    const auto limit = snapshot.slot_limits.find(project);
+    if (limit == snapshot.slot_limits.end() || slots == 0) continue;
+    EXPECT_LE(held.HeldBy(project) + slots, limit->second) << project;
+  }
 }
 
 // 48 random clusters each, by the first seed.
@@ -358,7 +408,7 @@ TEST_P(RandomClusters, FoldedChangesDecideWhatAPassOverTheSnapshotDecides) {
   PlannerOptions options;
   options.most_placements = options.most_reasons = SIZE_MAX;
   options.grow_after = absl::Milliseconds(300);
-  int placements = 0, resizes = 0, growths = 0, waiting = 0;
+  int placements = 0, resizes = 0, growths = 0, waiting = 0, limited = 0;
   for (int seed = GetParam(); seed < GetParam() + 48; ++seed) {
     Cluster cluster(seed, seed % 3 != 0);
     SchedulerState state;
@@ -379,6 +429,9 @@ TEST_P(RandomClusters, FoldedChangesDecideWhatAPassOverTheSnapshotDecides) {
       ASSERT_EQ(Text(folded), Text(reference)) << "seed " << seed << ", step " << step;
       ExpectReasons(snapshot, reference, state.waiting(), waiting);
       placements += static_cast<int>(folded.decisions.placements.size());
+      for (const QueuedJob& job : reference.queue)
+        limited += job.reason.code == reason::kProjectLimit;
+      ExpectWithinLimits(snapshot, folded.decisions);
       for (const Resize& resize : folded.decisions.resizes) {
         ++resizes;
         growths += resize.grows;
@@ -390,6 +443,7 @@ TEST_P(RandomClusters, FoldedChangesDecideWhatAPassOverTheSnapshotDecides) {
   EXPECT_GT(resizes - growths, 5);
   EXPECT_GT(growths, 0);
   EXPECT_GT(waiting, 100);
+  EXPECT_GT(limited, 100);
 }
 
 INSTANTIATE_TEST_SUITE_P(FirstSeed, RandomClusters, ::testing::Range(1, 241, 48));

@@ -55,12 +55,13 @@ struct JobSpecs {
   std::string arithmetic;  // that it is bound to
   int group = 1;           // of ranks that share shards
   int step = 1;            // of slots
+  std::string project = "default";
 };
 
 inline JobRecord MakeJob(const JobSpecs& spec) {
   JobRecord job;
   job.uid = "uid-" + spec.id;
-  job.project = "default";
+  job.project = spec.project;
   job.job_id = spec.id;
   job.priority = spec.priority;
   job.min_slots = spec.slots;

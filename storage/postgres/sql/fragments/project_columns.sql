@@ -1,1 +1,1 @@
-name, unix_user, micros(update_time) AS update_time
+name, unix_user, max_slots, max_jobs, micros(update_time) AS update_time
