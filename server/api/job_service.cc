@@ -84,6 +84,7 @@ class JobService final : public v1::JobService::CallbackService {
                                       v1::Job* response) override {
     return RunCall(b_, Permission::kWriteJobs, context, request,
                    [=, this](const Principal& by, AuditNote& note) -> absl::Status {
+                     TY_RETURN_IF_ERROR(TakeSubmissions(by, request->validate_only() ? 0 : 1));
                      TY_ASSIGN_OR_RETURN(*response,
                                          intake_.Submit(*request, by.name, GoneFrom(context)));
                      note.resource = response->name();
@@ -95,7 +96,8 @@ class JobService final : public v1::JobService::CallbackService {
                                             const v1::BatchSubmitJobsRequest* request,
                                             v1::BatchSubmitJobsResponse* response) override {
     return RunCall(b_, Permission::kWriteJobs, context, request,
-                   [=, this](const Principal& by, AuditNote& note) {
+                   [=, this](const Principal& by, AuditNote& note) -> absl::Status {
+                     TY_RETURN_IF_ERROR(TakeSubmissions(by, request->requests_size()));
                      const absl::Status status =
                          SubmitMany(*request, by.name, GoneFrom(context), response);
                      note.detail = JobsIn(*response);
@@ -192,6 +194,16 @@ class JobService final : public v1::JobService::CallbackService {
     b_.stores.wakeups().Wake("queue");
     b_.stores.wakeups().Wake("fleet");
     b_.stores.wakeups().Wake("job:" + uid);
+  }
+
+  absl::Status TakeSubmissions(const Principal& by, int jobs) {
+    const absl::Duration wait = b_.limits.TakeSubmissions(by, jobs);
+    if (wait == absl::ZeroDuration()) return absl::OkStatus();
+    return WithRetryInfo(
+        absl::ResourceExhaustedError(absl::StrCat(
+            by.name, " has submitted as many jobs as one caller may within a minute; again in ",
+            absl::FormatDuration(absl::Ceil(wait, absl::Milliseconds(100))))),
+        wait);
   }
 
   absl::Status SubmitMany(const v1::BatchSubmitJobsRequest& request, const std::string& creator,

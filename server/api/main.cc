@@ -59,6 +59,7 @@ struct Flags {
   int64_t start_limit_ms = 600000;
   int64_t grow_after_ms = 60000;
   int most_growths = 4;
+  CallerLimitOptions limits;
 };
 
 constexpr absl::Duration kPatienceAtStart = absl::Seconds(60);
@@ -193,11 +194,12 @@ absl::StatusOr<ServerOptions> ToOptions(const Flags& flags) {
   if (flags.heartbeat_ms <= 0 || flags.heartbeat_ms >= flags.self_fence_ms ||
       flags.self_fence_ms >= flags.lease_ms || flags.lease_margin_ms < 0 ||
       flags.orphan_limit_ms < 0 || flags.start_limit_ms <= 0 || flags.grow_after_ms < 0 ||
-      flags.most_growths < 1) {
+      flags.most_growths < 1 || flags.limits.submissions_per_minute < 0 ||
+      flags.limits.most_streams < 0) {
     return absl::InvalidArgumentError(
         "expected 0 < --heartbeat-ms < --self-fence-ms < --lease-ms, --lease-margin-ms >= 0, "
-        "--orphan-limit-ms >= 0, --start-limit-ms > 0, --grow-after-ms >= 0 and --most-growths > "
-        "0");
+        "--orphan-limit-ms >= 0, --start-limit-ms > 0, --grow-after-ms >= 0, --most-growths > 0, "
+        "--submissions-per-minute >= 0 and --most-streams >= 0");
   }
   TY_RETURN_IF_ERROR(CheckListenAddress(flags.listen));
   if (flags.listen_agents.has_value()) {
@@ -208,6 +210,7 @@ absl::StatusOr<ServerOptions> ToOptions(const Flags& flags) {
   options.schema_version = postgres::SchemaVersion();
   options.audit_heads = flags.audit_heads;
   options.revocations = flags.revocations;
+  options.limits = flags.limits;
   TY_ASSIGN_OR_RETURN(options.fleet.checkpoint_root, CheckpointRootUri(flags.checkpoint_root));
   options.fleet.heartbeat = absl::Milliseconds(flags.heartbeat_ms);
   options.fleet.lease = absl::Milliseconds(flags.lease_ms);
@@ -352,6 +355,13 @@ void Declare(CLI::App& app, Flags& flags) {
       ->capture_default_str();
   app.add_option("--most-growths", flags.most_growths,
                  "how often within an hour one job takes more slots while it runs")
+      ->capture_default_str();
+  app.add_option("--submissions-per-minute", flags.limits.submissions_per_minute,
+                 "how many jobs one caller may submit to this server; more are to be tried again "
+                 "later, which trainyard does by itself. 0: any number")
+      ->capture_default_str();
+  app.add_option("--most-streams", flags.limits.most_streams,
+                 "how many watches and logs one caller may have open on this server. 0: any number")
       ->capture_default_str();
 }
 

@@ -120,6 +120,7 @@ struct Server::Parts {
                .epoch = options.yard_epoch,
                .heads_file = options.audit_heads}),
         revocations(options.revocations, clock),
+        limits(options.limits, clock),
         authenticator(stores.tokens(), clock),
         watches(stores.jobs(), stores.wakeups(), stream_pool, options.watch),
         fleet(stores.fleet(), stores.wakeups(), fleet_pool, clock, options.fleet,
@@ -205,6 +206,7 @@ struct Server::Parts {
   TaskPool fleet_pool;
   AuditLog audit;
   RevocationList revocations;
+  CallerLimits limits;
   Authenticator authenticator;
   WatchHub watches;
   Fleet fleet;
@@ -248,6 +250,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Stores& stores, Clock& clo
       .fleet = parts->fleet,
       .audit = parts->audit,
       .revocations = parts->revocations,
+      .limits = parts->limits,
       .admission = parts->admission.has_value() ? &*parts->admission : nullptr,
       .scheduler = parts->scheduler,
       .sizer = *parts->sizer,

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "proto/tls/certificate.h"
 #include "proto/tls/pem_files.h"
+#include "server/auth/caller_limits.h"
 #include "server/fleet/fleet.h"
 #include "server/fleet/provision/pools.h"
 #include "server/retention/retention_loop.h"
@@ -43,6 +44,7 @@ struct ServerOptions {
   int64_t yard_epoch = 1;
   std::string audit_heads;  // file for AuditLogOptions::heads_file
   std::string revocations;  // file for RevocationList; empty: there is none
+  CallerLimitOptions limits;
   absl::Duration pause_grace = absl::Minutes(5);
   CallQueueOptions calls;  // store calls for everything that is not a stream
   int stream_threads = 4;  // store calls for watchers and logs

@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "server/audit/audit_log.h"
 #include "server/auth/authenticator.h"
+#include "server/auth/caller_limits.h"
 #include "server/auth/node_admission.h"
 #include "server/auth/revocation_list.h"
 #include "server/fleet/fleet.h"
@@ -35,6 +36,7 @@ struct ServiceDependencies {
   Fleet& fleet;
   AuditLog& audit;
   RevocationList& revocations;
+  CallerLimits& limits;
   NodeAdmission* admission;  // null: the server has no port for agents alone
   SchedulerLoop& scheduler;
   Sizer& sizer;

@@ -24,10 +24,12 @@ class StreamCaller {
         source_(SourceOf(context.peer())),
         method_(std::move(method)),
         authenticator_(b.authenticator),
+        limits_(b.limits),
         audit_(b.audit) {}
 
-  // Whether the caller may read jobs, and `resource` is in its project. `stream` is told to EndWith
-  // why, should the caller's token count no more before what is returned is gone. May block.
+  // Whether the caller may read jobs, `resource` is in its project, and it may have one stream
+  // more. `stream` is told to EndWith why, should the caller's token count no more before what is
+  // returned is gone. May block.
   template <typename Stream>
   absl::StatusOr<std::shared_ptr<void>> Admit(const std::string& resource,
                                               const std::shared_ptr<Stream>& stream) const {
@@ -51,12 +53,15 @@ class StreamCaller {
                     foreign ? absl::PermissionDeniedError(status.message()) : status, false);
       return status;
     }
-    return std::move(admitted->guard);
+    TY_ASSIGN_OR_RETURN(std::shared_ptr<void> counted, limits_.TakeStream(admitted->principal));
+    using Both = std::pair<std::shared_ptr<void>, std::shared_ptr<void>>;
+    return std::make_shared<Both>(std::move(admitted->guard), std::move(counted));
   }
 
  private:
   const std::string authorization_, source_, method_;
   Authenticator& authenticator_;
+  CallerLimits& limits_;
   AuditLog& audit_;
 };
 
