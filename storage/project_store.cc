@@ -36,9 +36,9 @@ absl::Status CheckUnixUser(const std::string& name) {
 }
 
 absl::Status TooManyJobs(const std::string& project, int max_jobs) {
-  return absl::ResourceExhaustedError(
-      absl::StrCat("projects/", project, " may have ", max_jobs, max_jobs == 1 ? " job" : " jobs",
-                   " that have not ended, and has as many; wait until one ends, or cancel one"));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "projects/", project, " may have ", max_jobs, max_jobs == 1 ? " job" : " jobs",
+      " that have not ended, and has no fewer; once one ends there is room for another"));
 }
 
 }  // namespace trainyard

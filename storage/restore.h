@@ -20,8 +20,9 @@ struct RestoreOrder {
   RestoredAs as = RestoredAs::kTheYard;
   // What was revoked since the backup, as servers wrote it down.
   std::vector<RevokedCredential> revoked;
-  // Since when at least one of the lists of servers is whole; a list that was begun after the point
-  // to which the database was restored does not have all. Infinitely long ago: it does not matter.
+  // Since when the oldest of these lists is kept: after the point to which the database was
+  // restored, none may have all. (A younger one beside it is of a server that came later.)
+  // Infinitely long ago: it does not matter.
   absl::Time revoked_since = absl::InfinitePast();
   // Revoke all tokens that people made and all keys of nodes: it is not known what was revoked.
   bool revoke_all = false;

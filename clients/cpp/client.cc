@@ -126,12 +126,15 @@ struct Client::Connection {
 
   // gRPC gets on with a connection while somebody waits for its channel. Calls do not once it has
   // failed: they fail at once, and whoever only sleeps between them may never be connected again.
-  void WaitBeforeRetry(absl::Duration wait) const {
+  // `asked_for`: the server named a delay, which is kept to in any case.
+  void WaitBeforeRetry(absl::Duration wait, bool asked_for) const {
     grpc::Channel& channel = *endpoints[current]->channel;
     if (channel.GetState(true) == GRPC_CHANNEL_READY) {
       absl::SleepFor(wait);  // the server itself has nothing for us yet
     } else {
-      channel.WaitForConnected(absl::ToChronoTime(absl::Now() + wait));
+      const absl::Time until = absl::Now() + wait;
+      const bool connected = channel.WaitForConnected(absl::ToChronoTime(until));
+      if (connected && asked_for) absl::SleepFor(until - absl::Now());
     }
   }
 
@@ -188,7 +191,7 @@ struct Client::Connection {
       if (SystemClock().SinceBoot() + wait > begin + PatienceFor(status.error_code(), delay)) {
         return FromGrpc(status);
       }
-      WaitBeforeRetry(wait);
+      WaitBeforeRetry(wait, delay.has_value());
     }
   }
 

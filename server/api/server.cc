@@ -241,6 +241,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Stores& stores, Clock& clo
   options.scheduler.planner = options.planner;
   options.scheduler.lease = options.fleet.lease;
   TY_ASSIGN_OR_RETURN(std::unique_ptr<Sizer> sizer, Sizer::Start(options.sizer));
+  // Before the first entry of the audit, by which a restore tells whether the list is old enough.
+  TY_RETURN_IF_ERROR(RevocationList(options.revocations, clock).Begin());
   auto parts = std::make_unique<Parts>(stores, clock, options, std::move(sizer));
   parts->replica = options.replica;
   const ServiceDependencies dependencies{
@@ -274,7 +276,6 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Stores& stores, Clock& clo
     parts->services.push_back(
         MakeExecutorService(parts->fleet, parts->authenticator, parts->audit));
   }
-  TY_RETURN_IF_ERROR(parts->revocations.Begin());
   // Before the first builder; both are for the whole process.
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();

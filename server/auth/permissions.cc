@@ -39,7 +39,7 @@ constexpr std::pair<Permission, const char*> kPermissionNames[] = {
     {Permission::kChangeAnyJob, "change jobs of others"},
     {Permission::kReadNodes, "read nodes"},
     {Permission::kManageTokens, "make, list or revoke tokens"},
-    {Permission::kManageProjects, "say as whom projects run"},
+    {Permission::kManageProjects, "set how projects run and what they may use"},
     {Permission::kWriteNodes, "drain nodes"},
     {Permission::kAdmitNodes, "let nodes join, or turn them away"},
     {Permission::kKeepRecords, "say how long records are kept"},

@@ -1,7 +1,9 @@
 #include "server/auth/revocation_list.h"
 
 #include <spdlog/spdlog.h>
-#include <sys/stat.h>
+
+#include <fstream>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "storage/base/file.h"
@@ -12,8 +14,10 @@ namespace trainyard {
 absl::Status RevocationList::Begin() {
   if (path_.empty()) return absl::OkStatus();
   absl::MutexLock lock(&mu_);
-  struct stat info;
-  if (stat(path_.c_str(), &info) == 0 && info.st_size > 0) return absl::OkStatus();
+  std::ifstream file(path_);
+  for (std::string line; std::getline(file, line);) {
+    if (ParseRevocationsBegunLine(line).has_value()) return absl::OkStatus();
+  }
   return Annotate(AppendLine(path_, RevocationsBegunLine(clock_.Now())), "--revocations");
 }
 

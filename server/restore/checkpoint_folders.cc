@@ -30,7 +30,7 @@ constexpr off_t kLargestManifest = 1 << 20;
 constexpr size_t kLongestName = 64;
 constexpr size_t kMostFiles = 64;
 constexpr size_t kMostMetrics = 64;
-constexpr size_t kMostCheckpoints = 1000;         // of a job
+constexpr size_t kMostCheckpoints = 100'000;      // of a job
 constexpr int64_t kMostBytes = int64_t{1} << 50;  // of a file
 // As executor/engine/checkpoint/layout.h has them.
 constexpr char kManifest[] = "manifest.json";
@@ -74,7 +74,11 @@ std::optional<int64_t> StepOf(absl::string_view name) {
 
 // Whether the error says that a file is not there, or is none; any other fails the restore, or what
 // cannot be read for a moment would be taken for lost.
-bool IsNotThere(int error) { return error == ENOENT || error == ENOTDIR || error == ELOOP; }
+// (A socket is opened with ENXIO, what somebody holds a lease on with EWOULDBLOCK.)
+bool IsNotThere(int error) {
+  return error == ENOENT || error == ENOTDIR || error == ELOOP || error == ENXIO ||
+         error == EWOULDBLOCK;
+}
 
 // The size of a plain file; nothing if it is anything else, or not there.
 absl::StatusOr<std::optional<int64_t>> SizeOf(int folder, const std::string& name) {
@@ -97,7 +101,9 @@ absl::StatusOr<std::optional<std::string>> ReadPlain(int folder, const std::stri
   if (!S_ISREG(info.st_mode) || info.st_size > kLargestManifest)
     return std::optional<std::string>();
   std::string text(static_cast<size_t>(info.st_size), '\0');
-  TY_RETURN_IF_ERROR(ReadExactly(file.get(), 0, text.size(), text.data(), name));
+  const absl::Status read = ReadExactly(file.get(), 0, text.size(), text.data(), name);
+  if (absl::IsOutOfRange(read)) return std::optional<std::string>();  // it shrinks meanwhile
+  TY_RETURN_IF_ERROR(read);
   return std::optional<std::string>(std::move(text));
 }
 

@@ -20,6 +20,7 @@ constexpr size_t kMostFoldersTold = 20;
 
 // Adds what the files say that servers wrote. Each revocation may be in several of them.
 absl::Status ReadRevocations(const std::vector<std::string>& paths, RestoreOrder& order) {
+  if (!paths.empty()) order.revoked_since = absl::InfiniteFuture();
   for (const std::string& path : paths) {
     std::ifstream file(path);
     if (!file) return absl::NotFoundError(absl::StrCat("--revocations ", path, ": cannot be read"));
@@ -28,7 +29,7 @@ absl::Status ReadRevocations(const std::vector<std::string>& paths, RestoreOrder
     for (std::string line; std::getline(file, line);) {
       ++number;
       if (const std::optional<absl::Time> since = ParseRevocationsBegunLine(line)) {
-        if (!begun) order.revoked_since = std::max(order.revoked_since, *since);
+        if (!begun) order.revoked_since = std::min(order.revoked_since, *since);
         begun = true;
       } else if (std::optional<RevokedCredential> one = ParseRevocationLine(line)) {
         order.revoked.push_back(*std::move(one));
@@ -38,7 +39,7 @@ absl::Status ReadRevocations(const std::vector<std::string>& paths, RestoreOrder
       }
     }
     if (file.bad()) return absl::DataLossError(absl::StrCat(path, ": cannot be read to its end"));
-    if (!begun) {
+    if (!begun && !order.revoke_all) {
       return absl::InvalidArgumentError(absl::StrCat(
           "--revocations ", path, ": does not say since when it is kept, as the first line of ",
           "what trainyard-server writes does"));

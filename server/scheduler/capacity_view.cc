@@ -8,12 +8,14 @@
 
 #include "server/scheduler/slot_limits.h"
 #include "storage/base/arithmetic.h"
+#include "storage/records/reason_codes.h"
 
 namespace trainyard {
 namespace {
 
 // A class of the queue, its first job, and how many jobs it has.
 struct CountedClass {
+  const DemandClass* demand = nullptr;
   const JobRecord* first = nullptr;
   int64_t jobs = 0;
 };
@@ -23,7 +25,7 @@ std::vector<CountedClass> CountClasses(const WaitingQueue& queue,
                                        const std::set<std::string>& left_out) {
   std::vector<CountedClass> counted;
   for (const auto& [demand, by_reason] : queue.classes()) {
-    CountedClass of_class;
+    CountedClass of_class{.demand = &demand};
     for (const auto& [reason, jobs] : by_reason) {
       of_class.jobs += static_cast<int64_t>(jobs.size());
       // They are among the first of their class, as what is placed is.
@@ -74,6 +76,49 @@ CapacityView::Node NodeOf(const NodeRecord& record, const std::multiset<int>& he
   return node;
 }
 
+// Of each class as many jobs as the limit of their project lets start, as the pass itself gave it
+// out.
+void TakeWithinLimits(const SchedulerState& state, const Pass& pass,
+                      const std::vector<CountedClass>& classes, CapacityView& view) {
+  const SlotLimits& limits = *state.fold().slot_limits();
+  SlotLedger ledger(limits, state.held_by_projects());
+  const auto take = [&](const std::string& uid, int slots) {
+    const auto job = state.fold().FindWaiting(uid);
+    if (job != nullptr) ledger.Take(*job, slots == 0 ? WholeDemandOf(*job).count : slots);
+  };
+  for (const Placement& placement : pass.decisions.placements) {
+    take(placement.job_uid, SlotsIn(placement.ranks));
+  }
+  for (const std::string& uid : pass.awaited) take(uid, 0);
+  for (const Resize& resize : pass.decisions.resizes) {
+    const auto holder = state.fold().holders().find(resize.job_uid);
+    if (holder == state.fold().holders().end()) continue;
+    ledger.Take(*holder->second.job,
+                SlotsIn(resize.ranks) - SlotsIn(SlotsOf(holder->second.attempt)));
+  }
+  std::set<DemandClass> limited;  // that wait for it, and have their slots
+  for (const WaitingClass& one : state.waiting()) {
+    if (one.reason.code == reason::kProjectLimit) limited.insert(*one.demand);
+  }
+  for (const CountedClass& counted : classes) {
+    const SlotDemand demand = WholeDemandOf(*counted.first);
+    const int left = ledger.Left(*counted.first);
+    if (limited.count(*counted.demand) > 0) {
+      if (demand.count <= ledger.Limit(*counted.first)) ledger.Take(*counted.first, left);
+      continue;
+    }
+    // One that no present node could hold is asked for in any case, or jobs that others could hold
+    // would keep the limit used up for ever.
+    const int may_start =
+        std::max(demand.count <= ledger.Limit(*counted.first) ? 1 : 0, left / demand.count);
+    const int64_t jobs = std::min<int64_t>(counted.jobs, may_start);
+    if (jobs == 0) continue;
+    ledger.Take(*counted.first,
+                static_cast<int>(std::min<int64_t>(jobs * demand.count, INT_MAX / 2)));
+    view.waiting.push_back({.demand = demand, .jobs = jobs});
+  }
+}
+
 }  // namespace
 
 CapacityView CapacityOf(const SchedulerState& state, const Pass& pass, int64_t leader_epoch) {
@@ -88,20 +133,7 @@ CapacityView CapacityOf(const SchedulerState& state, const Pass& pass, int64_t l
   }
   left_out.insert(pass.awaited.begin(), pass.awaited.end());
   for (const std::string& uid : state.resized()) left_out.insert(uid);
-  SlotLedger ledger(*state.fold().slot_limits(), state.held_by_projects());
-  for (const Placement& placement : pass.decisions.placements) {
-    const auto job = state.fold().FindWaiting(placement.job_uid);
-    if (job != nullptr) ledger.Take(*job, SlotsIn(placement.ranks));
-  }
-  for (const CountedClass& counted : CountClasses(state.queue(), left_out)) {
-    const SlotDemand demand = WholeDemandOf(*counted.first);
-    const int64_t may_start = std::max(0, ledger.Left(*counted.first) / demand.count);
-    const int64_t jobs = std::min(counted.jobs, may_start);
-    if (jobs == 0) continue;
-    ledger.Take(*counted.first,
-                static_cast<int>(std::min<int64_t>(jobs * demand.count, INT_MAX / 2)));
-    view.waiting.push_back({.demand = demand, .jobs = jobs});
-  }
+  TakeWithinLimits(state, pass, CountClasses(state.queue(), left_out), view);
   ArithmeticTexts texts;
   for (const auto& [name, node] : state.fold().nodes()) {
     const auto now_placed = placed.find(name);

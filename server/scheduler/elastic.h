@@ -8,6 +8,7 @@
 // of use to nobody else for a while, seldom, and where it has run for long against what a start
 // takes.
 
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -19,6 +20,9 @@
 #include "server/scheduler/slots.h"
 
 namespace trainyard {
+
+// Below so many it does not run.
+int LeastSlots(const JobRecord& job);
 
 // How many of `slots` make the job faster than fewer would: the rank that hosts most logical ranks
 // sets the pace. Whole steps of the job (slot_step).
@@ -66,6 +70,11 @@ class Elastic {
   // because running jobs of no higher priority have more than their least, and give them up.
   bool MakeRoom(const JobRecord& job);
 
+  // `job` waits because its project may hold no more slots, and lacks so many: whether they come
+  // free of themselves, or because running jobs of its project, of no higher priority, have more
+  // than their least, and give them up.
+  bool MakeRoomInLimit(const JobRecord& job, int missing);
+
   // Gives what no waiting job could use to jobs that the pass has placed, and to running ones. Only
   // after the whole queue.
   void GiveOut();
@@ -95,6 +104,9 @@ class Elastic {
   void PlaceResized(const Cluster& cluster);
   void FindGangs(const Cluster& cluster);
   void LookAhead(const Cluster& cluster);
+  void FindWhatLeaves(const Cluster& cluster);
+  // That `gang` shrinks for `job`, too, which is told with the others for whom it does.
+  void DecideFor(Gang& gang, const JobRecord& job);
   Gift ThatCouldGo(Gang& gang, const SlotDemand& demand, const SlotTable::Pool& pool) const;
   bool MakeRoomIn(const SlotTable::Pool& pool, const SlotTable::Counts& counts,
                   const SlotDemand& demand, const JobRecord& job);
@@ -114,6 +126,7 @@ class Elastic {
   // The slots once all ranks that are leaving have left; of these, jobs that wait take theirs in
   // turn. Only while a gang could shrink.
   std::optional<SlotTable> ahead_;
+  std::map<std::string, int> leaving_;  // slots that come free, by project; less those waited for
   std::set<std::string> placed_;
   struct Start {
     size_t placement = 0;  // among those of the pass

@@ -97,16 +97,21 @@ class Queue {
     }
     QueuedJob entry{.uid = job.uid};
     const SlotDemand demand = slots_.DemandOf(job);
+    const int left = ledger_.Left(job);
     if (job.not_before > snapshot_.now) {
       pass_.next = std::min(pass_.next, job.not_before);
       entry.reason = ReasonForBackoff(job);
-      if (slots_.Find(demand).has_value()) entry.earliest_start = job.not_before;
+      if (slots_.Find(demand).has_value() && demand.count <= left) {
+        entry.earliest_start = job.not_before;
+      }
     } else if (!slots_.CouldHold(demand)) {
       entry.reason = ReasonForNoFit(slots_, demand);
       waiting_[of_job] = {entry.reason, false};
     } else if (std::optional<Reason> limited = ledger_.WaitsFor(job, demand)) {
       entry.reason = *std::move(limited);
-      waiting_[of_job] = {entry.reason, false};
+      const int missing = demand.count - left;
+      entry.awaited = demand.count <= ledger_.Limit(job) && elastic_.MakeRoomInLimit(job, missing);
+      if (!entry.awaited) waiting_[of_job] = {entry.reason, false};
     } else if (auto ranks = slots_.Find(demand); ranks.has_value()) {
       Place(job, *std::move(ranks), entry);
     } else {
@@ -213,12 +218,18 @@ Description Describe(const SchedulerSnapshot& snapshot, const PlannerOptions& op
     const std::string& code = entry.reason.code;
     if (!entry.placed) {
       description.smaller = FindSmallerGang(*before, demand, changes);
-      description.mixed_starts = before->Find(OfAnyArithmetic(demand)).has_value();
+      description.mixed_starts =
+          code != reason::kProjectLimit && before->Find(OfAnyArithmetic(demand)).has_value();
     }
     if (code == reason::kNoNodes || code == reason::kFitsNoNode) {
       description.reason.message = DescribeNoFit(*before, demand, snapshot);
     } else if (code == reason::kProjectLimit) {
       description.reason.message = DescribeLimit(*job, demand, held, queue.ledger().Limit(*job));
+      if (entry.awaited) {
+        absl::StrAppend(
+            &description.reason.message,
+            "; what it needs comes free as jobs of its project leave or get fewer slots");
+      }
     } else if (entry.blocks) {
       std::vector<const JobRecord*> ahead;
       for (const JobRecord* other : blocking) {

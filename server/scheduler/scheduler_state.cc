@@ -118,11 +118,16 @@ class QueuePass {
     const JobRecord& job = head.job();
     if (elastic_.Placed(job)) return true;
     const SlotDemand demand = slots_.DemandOf(job);
+    const int left = ledger_.Left(job);
     Reason reason;
     if (!slots_.CouldHold(demand)) {
       reason = ReasonForNoFit(slots_, demand);
     } else if (std::optional<Reason> limited = ledger_.WaitsFor(job, demand)) {
       reason = *std::move(limited);
+      if (demand.count <= ledger_.Limit(job) &&
+          elastic_.MakeRoomInLimit(job, demand.count - left)) {
+        return Await(job, reason);
+      }
     } else if (auto ranks = slots_.Find(demand); ranks.has_value()) {
       slots_.Take(*ranks);
       ledger_.Take(job, SlotsIn(*ranks));
@@ -137,17 +142,20 @@ class QueuePass {
       reason = ReasonForWait(slots_, demand);
       slots_.Keep(demand);
       ledger_.Take(job, demand.count);
-      if (elastic_.MakeRoom(job)) {
-        pass_.awaited.push_back(job.uid);
-        if (reason != job.reason) TellJob(job, reason);
-        return true;
-      }
+      if (elastic_.MakeRoom(job)) return Await(job, reason);
     }
     head.ForOtherReasons(reason, now_, [&](const JobRecord& other) {
       return elastic_.Placed(other) ? Told::kYes : TellJob(other, reason);
     });
     waiting_.push_back({&head.demand(), std::move(reason)});
     return false;
+  }
+
+  // What the job needs comes free: others of its demand may have to be helped, too.
+  bool Await(const JobRecord& job, const Reason& reason) {
+    pass_.awaited.push_back(job.uid);
+    if (reason != job.reason) TellJob(job, reason);
+    return true;
   }
 
   Told TellJob(const JobRecord& job, const Reason& reason) {

@@ -85,7 +85,7 @@ std::optional<Reason> SlotLedger::WaitsFor(const JobRecord& job, const SlotDeman
   Take(job, left);
   return Reason{reason::kProjectLimit,
                 absl::StrCat(needs, "; of the ", limit, " that jobs of projects/", job.project,
-                             " may hold together too few are left")};
+                             " may hold together too few are left, or others wait for them")};
 }
 
 }  // namespace trainyard

@@ -83,11 +83,13 @@ class Restorer {
          transaction_.Run(kListCheckpoints, Params(job.uid, int64_t{1} << 40))) {
       recorded.push_back(CheckpointOf(row));
     }
-    std::set<std::string> folders = {order_.folder_of(job)};
+    std::vector<std::string> folders = {order_.folder_of(job)};  // what is there counts first
+    std::set<std::string> known = {folders[0]};
     // Servers may have been told another root when these were written. What a copy reads and writes
     // is under its own.
     for (const CheckpointRecord& one : recorded) {
-      if (order_.as != RestoredAs::kCopy) folders.insert(one.uri.substr(0, one.uri.rfind('/')));
+      const std::string folder = one.uri.substr(0, one.uri.rfind('/'));
+      if (order_.as != RestoredAs::kCopy && known.insert(folder).second) folders.push_back(folder);
     }
     std::vector<CheckpointRecord> there;
     for (const std::string& folder : folders) {

@@ -5,6 +5,7 @@
 #include <pqxx/pqxx>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "storage/base/clock.h"
 #include "storage/base/status.h"
 #include "storage/job_store.h"
@@ -177,38 +178,40 @@ void Submitter::Commit(absl::Span<Submission* const> group) {
 }
 
 // Nothing is asked for most submissions: which projects have a limit is known for a second.
-absl::StatusOr<bool> Submitter::AnyLimited(absl::Span<Submission* const> group) {
+absl::Status Submitter::LearnLimited() {
   const absl::Duration now = SystemClock().SinceBoot();
-  if (now - limited_read_ >= kLimitsKnownFor) {
-    using Names = std::set<std::string>;
-    const auto read = [](Transaction& transaction) -> absl::StatusOr<Names> {
-      Names names;
-      for (const pqxx::row& row : transaction.Run(kProjectsWithJobLimits, Params())) {
-        names.insert(row[0].as<std::string>());
-      }
-      return names;
-    };
-    TY_ASSIGN_OR_RETURN(limited_, database_.Run("read limits", read, Access::kStatements));
-    limited_read_ = now;
-  }
-  return std::any_of(group.begin(), group.end(), [this](const Submission* submission) {
-    return limited_.count(submission->made.project) > 0;
-  });
+  if (now - limited_read_ < kLimitsKnownFor) return absl::OkStatus();
+  using Names = std::set<std::string>;
+  const auto read = [](Transaction& transaction) -> absl::StatusOr<Names> {
+    Names names;
+    for (const pqxx::row& row : transaction.Run(kProjectsWithJobLimits, Params())) {
+      names.insert(row[0].as<std::string>());
+    }
+    return names;
+  };
+  TY_ASSIGN_OR_RETURN(limited_, database_.Run("read limits", read, Access::kStatements));
+  limited_read_ = now;
+  return absl::OkStatus();
 }
 
+// Those of projects with a limit come last, in a transaction of their own: others do not wait for
+// it.
 absl::Status Submitter::Insert(absl::Span<Submission* const> group) {
-  TY_ASSIGN_OR_RETURN(const bool limited, AnyLimited(group));
-  if (limited) {
-    return database_.Run(
-        "submit", [&](Transaction& transaction) { return InsertWithinLimits(transaction, group); });
+  TY_RETURN_IF_ERROR(LearnLimited());
+  Group free, limited;
+  for (Submission* submission : group) {
+    (limited_.count(submission->made.project) > 0 ? limited : free).push_back(submission);
   }
+  if (!free.empty()) {
+    const auto insert = [&](Transaction& transaction) -> absl::Status {
+      InsertIn(transaction, free);
+      return absl::OkStatus();
+    };
+    TY_RETURN_IF_ERROR(database_.Run("submit", insert, Access::kStatements));
+  }
+  if (limited.empty()) return absl::OkStatus();
   return database_.Run(
-      "submit",
-      [&](Transaction& transaction) -> absl::Status {
-        InsertIn(transaction, group);
-        return absl::OkStatus();
-      },
-      Access::kStatements);
+      "submit", [&](Transaction& transaction) { return InsertWithinLimits(transaction, limited); });
 }
 
 void Submitter::InsertIn(Transaction& transaction, absl::Span<Submission* const> group) {
@@ -249,18 +252,25 @@ absl::Status Submitter::InsertWithinLimits(Transaction& transaction,
     rooms[project] = {most, most - live};
   }
   Group admitted;
+  std::set<std::pair<std::string, std::string>> known;  // of those admitted: what a replay has, too
   for (Submission* submission : group) {
     const JobRecord& made = submission->made;
+    const std::string request = absl::StrCat("request ", made.request_id);
+    const std::string name = absl::StrCat("job ", made.job_id);
+    const bool again = known.count({made.project, name}) > 0 ||
+                       (!made.request_id.empty() && known.count({made.project, request}) > 0);
     const auto room = rooms.find(made.project);
     // One that was committed before needs no room.
     const bool new_one =
-        room != rooms.end() &&
+        room != rooms.end() && !again &&
         transaction.Run(kFindRivals, Params(made.uid, made.project, made.job_id, made.request_id))
             .empty();
     if (new_one && --room->second.left < 0) {
       *submission->answer = TooManyJobs(made.project, room->second.most);
     } else {
       admitted.push_back(submission);
+      known.insert({made.project, name});
+      known.insert({made.project, request});
     }
   }
   if (!admitted.empty()) InsertIn(transaction, admitted);

@@ -50,8 +50,8 @@ class Submitter {
   // Likewise, but for those that their projects may not have: they are answered so.
   static absl::Status InsertWithinLimits(Transaction& transaction,
                                          absl::Span<Submission* const> group);
-  // Whether any of these jobs is of a project that may have only so many.
-  absl::StatusOr<bool> AnyLimited(absl::Span<Submission* const> group);
+  // Which projects may have only so many jobs, as of a second ago.
+  absl::Status LearnLimited();
 
   Database& database_;
   absl::Mutex mu_;

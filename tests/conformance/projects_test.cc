@@ -121,6 +121,15 @@ TEST_P(Projects, HaveNoMoreJobsThanTheyMay) {
   EXPECT_OK(jobs().Submit(Named("fourth")).status());
 }
 
+TEST_P(Projects, WhatIsSentTwiceTakesOneRoom) {
+  ASSERT_OK(projects().SetProject({.name = "default", .max_jobs = 2}).status());
+  const JobRecord a = Named("a"), b = Named("b"), c = Named("c");
+  const auto answers = jobs().SubmitMany({a, a, b, c});
+  for (int i = 0; i < 3; ++i) EXPECT_OK(answers[i].status()) << i;
+  EXPECT_EQ(answers[0]->uid, answers[1]->uid);
+  EXPECT_EQ(answers[3].status(), TooManyJobs("default", 2));
+}
+
 // Whoever submits at the same time, on any server.
 TEST_P(Projects, HaveNoMoreJobsThanTheyMayWhoeverIsFirst) {
   ASSERT_OK(projects().SetProject({.name = "default", .max_jobs = 10}).status());

@@ -286,11 +286,11 @@ void Yard::CheckTurn(const SchedulerSnapshot& before, const SchedulerSnapshot& a
       Breach(absl::StrCat(job.uid, " waits with the reason '", job.reason.code, "'"));
     }
     if (job.not_before > time || (first != nullptr && !IsAhead(job, *first))) continue;
-    const bool limited = job.reason.code == reason::kProjectLimit && MayBeLimited(after, job);
+    const bool limited = job.reason.code == reason::kProjectLimit && MayBeLimited(after, job, true);
     if (room.CouldHold(job) && !limited) first = &job;
   }
   // It waits for slots or for its limit: one would have to plan to know.
-  if (first != nullptr && MayBeLimited(after, *first)) first = nullptr;
+  if (first != nullptr && MayBeLimited(after, *first, true)) first = nullptr;
   if (first != nullptr && room.HoldsNow(*first)) {
     Breach(absl::StrCat(first->uid, " is first, fits, and waits: ", first->reason.message));
   }
@@ -325,7 +325,7 @@ void Yard::CheckOrder(const SchedulerSnapshot& before, const std::vector<NodeRec
     if (waits.state != JobState::kQueued || waits_now == now.end() ||
         waits_now->second->state != JobState::kQueued ||
         waits_now->second->attempt != waits.attempt || !IsAhead(waits, placed) ||
-        waits.not_before > time || MayBeLimited(before, waits)) {
+        waits.not_before > time || MayBeLimited(before, waits, false)) {
       continue;
     }
     for (const RankRecord& rank : attempt.ranks) {

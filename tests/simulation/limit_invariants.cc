@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -11,9 +12,20 @@
 namespace trainyard {
 namespace {
 
+// Whether a running job should give up what it has beyond its least for one of this priority.
+bool GivesSurplus(const JobRecord& job, const AttemptRecord& attempt, int priority) {
+  const bool over =
+      std::any_of(attempt.ranks.begin(), attempt.ranks.end(), [](const RankRecord& rank) {
+        return IsOver(rank.state) || rank.outcome != RankOutcome::kNone;
+      });
+  return job.state == JobState::kRunning && !over && attempt.layout == job.layout &&
+         job.priority <= priority;
+}
+
 // A gang that is being resized holds what it has or will have, whichever is more, also between its
-// two attempts.
-std::map<std::string, int> HeldByProjects(const SchedulerSnapshot& snapshot) {
+// two attempts. `for_priority`: less what is to be given up for a job of that one.
+std::map<std::string, int> HeldByProjects(const SchedulerSnapshot& snapshot,
+                                          std::optional<int> for_priority = std::nullopt) {
   std::map<std::string, int> held;
   for (const JobRecord& job : snapshot.jobs) {
     int slots = 0;
@@ -22,6 +34,9 @@ std::map<std::string, int> HeldByProjects(const SchedulerSnapshot& snapshot) {
       slots = static_cast<int>(
           std::count_if(attempt.ranks.begin(), attempt.ranks.end(),
                         [](const RankRecord& rank) { return rank.state != RankState::kGone; }));
+      if (for_priority.has_value() && GivesSurplus(job, attempt, *for_priority)) {
+        slots = std::min(slots, job.min_slots);
+      }
     }
     if (IsResizing(job)) slots = std::max(slots, static_cast<int>(job.resize->ranks.size()));
     held[job.project] += slots;
@@ -31,10 +46,13 @@ std::map<std::string, int> HeldByProjects(const SchedulerSnapshot& snapshot) {
 
 }  // namespace
 
-bool Yard::MayBeLimited(const SchedulerSnapshot& snapshot, const JobRecord& job) {
+bool Yard::MayBeLimited(const SchedulerSnapshot& snapshot, const JobRecord& job,
+                        bool without_surplus) {
   const auto limit = snapshot.slot_limits.find(job.project);
   if (limit == snapshot.slot_limits.end()) return false;
-  int wanted = HeldByProjects(snapshot)[job.project] + job.min_slots;
+  int wanted = HeldByProjects(snapshot, without_surplus ? std::optional<int>(job.priority)
+                                                        : std::nullopt)[job.project] +
+               job.min_slots;
   for (const JobRecord& other : snapshot.jobs) {
     const bool ahead =
         other.state == JobState::kQueued && other.project == job.project && IsAhead(other, job);

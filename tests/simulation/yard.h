@@ -125,8 +125,10 @@ class Yard : private SimStoreObserver {
                        const AttemptRecord& attempt);
   void CheckSurplus(const SchedulerSnapshot& after, const std::vector<NodeRecord>& judged,
                     const JobRecord& waits);
-  // Whether the limit of its project may keep the job waiting.
-  static bool MayBeLimited(const SchedulerSnapshot& snapshot, const JobRecord& job);
+  // Whether the limit of its project may keep the job waiting; `without_surplus`: also once others
+  // of the project have given up what they should for it.
+  static bool MayBeLimited(const SchedulerSnapshot& snapshot, const JobRecord& job,
+                           bool without_surplus);
   void CheckLimits(const SchedulerSnapshot& before, const SchedulerSnapshot& after);
   void SetLimit();
   void CountResizes(const SchedulerSnapshot& after);

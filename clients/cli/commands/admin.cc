@@ -278,14 +278,21 @@ absl::StatusOr<int> SetProject(Session& session, const ProjectFlags& flags) {
   }
   TY_ASSIGN_OR_RETURN(const v1::Project project, client->SetProject(request));
   if (session.WriteForPrograms(project)) return kExitOk;
+  const bool ignored =
+      (request.max_slots() > -1 && request.has_max_slots() && !project.has_max_slots()) ||
+      (request.max_jobs() > -1 && request.has_max_jobs() && !project.has_max_jobs());
+  if (ignored) {
+    return absl::UnimplementedError("the server is of an older version and knows no limits");
+  }
   const auto limit = [](bool has, int number) {
-    return has ? absl::StrCat("at most ", number) : std::string("any number of");
+    return has ? absl::StrCat("at most ", number) : std::string("any number");
   };
   session.out().Write(absl::StrCat(
       "jobs of ", LastSegment(project.name()), " that start from now on run as ",
       project.unix_user().empty() ? "the agent of their node" : Shown(project).unix_user(),
-      ", hold ", limit(project.has_max_slots(), project.max_slots()), " slots together, and ",
-      limit(project.has_max_jobs(), project.max_jobs()), " may be there that have not ended\n"));
+      ", hold ", limit(project.has_max_slots(), project.max_slots()), " of slots together, and ",
+      limit(project.has_max_jobs(), project.max_jobs()),
+      " of them may be there that have not ended\n"));
   return kExitOk;
 }
 

@@ -6,6 +6,7 @@
 #include "server/scheduler/explain.h"
 #include "server/scheduler/slots.h"
 #include "storage/base/printable.h"
+#include "storage/records/change.h"
 #include "tests/unit/server/snapshots.h"
 #include "trainyard/v1/spec.pb.h"
 
@@ -220,7 +221,7 @@ TEST(Planner, AProjectGetsNoMoreSlotsThanItsLimitAndOthersPassIt) {
   EXPECT_FALSE(Entry(pass, "uid-second").blocks);
   EXPECT_EQ(Entry(pass, "uid-second").reason.message,
             "needs 1 slot of 1.0 GiB; of the 3 that jobs of projects/vision may hold together too "
-            "few are left");
+            "few are left, or others wait for them");
   EXPECT_EQ(Describe(s.snapshot, PlannerOptions{}, "uid-second").reason.message,
             "needs 1 slot of 1.0 GiB; jobs of projects/vision may hold 3 together, and hold 3 or "
             "wait for them ahead of it");
@@ -258,6 +259,41 @@ TEST(Planner, AnElasticJobGrowsUpToTheLimit) {
   const Pass pass = Plan(s);
   ASSERT_EQ(pass.decisions.placements.size(), 1u);
   EXPECT_EQ(pass.decisions.placements[0].ranks.size(), 5u);
+}
+
+TEST(Planner, WhatAJobHasBeyondItsLeastGoesToOneOfItsProjectThatWaitsForTheLimit) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 16});
+  s.Running({.id = "e", .most_slots = 8, .project = "vision"}, "n", {0, 1, 2, 3, 4, 5, 6, 7});
+  s.snapshot.slot_limits["vision"] = 8;
+  s.Queued({.id = "a", .slots = 3, .project = "vision"});
+  Pass pass = Plan(s);
+  ASSERT_EQ(pass.decisions.resizes.size(), 1u);
+  EXPECT_EQ(pass.decisions.resizes[0].ranks.size(), 5u);
+  EXPECT_THAT(pass.decisions.resizes[0].reason.message, HasSubstr("job a of priority 0 waits"));
+  EXPECT_TRUE(Entry(pass, "uid-a").awaited);
+  EXPECT_THAT(Describe(s.snapshot, PlannerOptions{}, "uid-a").reason.message,
+              HasSubstr("comes free as jobs of its project leave or get fewer slots"));
+  // It is on its way: nothing more is asked of anybody.
+  for (JobRecord& job : s.snapshot.jobs) {
+    if (job.uid != "uid-e") continue;
+    job = ResizeJob(job, pass.decisions.resizes[0].ranks, false, pass.decisions.resizes[0].reason,
+                    absl::Minutes(1), TestNow())
+              .job;
+  }
+  pass = Plan(s);
+  EXPECT_THAT(pass.decisions.resizes, IsEmpty());
+  EXPECT_THAT(Placed(pass), IsEmpty());
+  EXPECT_TRUE(Entry(pass, "uid-a").awaited);
+}
+
+TEST(Planner, AJobOfHigherPriorityKeepsWhatItHasOfTheLimit) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 16});
+  s.Running({.id = "e", .priority = 1, .most_slots = 4, .project = "vision"}, "n", {0, 1, 2, 3});
+  s.snapshot.slot_limits["vision"] = 4;
+  s.Queued({.id = "a", .project = "vision"});
+  EXPECT_THAT(Plan(s).decisions.resizes, IsEmpty());
 }
 
 TEST(Planner, ALimitOfZeroHoldsAProjectBackAndWhatRunsRunsOn) {
