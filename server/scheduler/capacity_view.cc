@@ -100,21 +100,23 @@ void TakeWithinLimits(const SchedulerState& state, const Pass& pass,
   for (const WaitingClass& one : state.waiting()) {
     if (one.reason.code == reason::kProjectLimit) limited.insert(*one.demand);
   }
+  std::set<std::string> kept;  // projects of which what is left is kept for a job ahead
   for (const CountedClass& counted : classes) {
-    const SlotDemand demand = WholeDemandOf(*counted.first);
-    const int left = ledger.Left(*counted.first);
+    const JobRecord& job = *counted.first;
+    const SlotDemand demand = WholeDemandOf(job);
+    const bool ever = demand.count <= ledger.Limit(job);
     if (limited.count(*counted.demand) > 0) {
-      if (demand.count <= ledger.Limit(*counted.first)) ledger.Take(*counted.first, left);
+      if (ever) ledger.Take(job, ledger.Left(job));
+      if (ever) kept.insert(job.project);
       continue;
     }
     // One that no present node could hold is asked for in any case, or jobs that others could hold
     // would keep the limit used up for ever.
-    const int may_start =
-        std::max(demand.count <= ledger.Limit(*counted.first) ? 1 : 0, left / demand.count);
+    const bool in_turn = ever && kept.count(job.project) == 0;
+    const int may_start = std::max(in_turn ? 1 : 0, ledger.Left(job) / demand.count);
     const int64_t jobs = std::min<int64_t>(counted.jobs, may_start);
     if (jobs == 0) continue;
-    ledger.Take(*counted.first,
-                static_cast<int>(std::min<int64_t>(jobs * demand.count, INT_MAX / 2)));
+    ledger.Take(job, static_cast<int>(std::min<int64_t>(jobs * demand.count, INT_MAX / 2)));
     view.waiting.push_back({.demand = demand, .jobs = jobs});
   }
 }
