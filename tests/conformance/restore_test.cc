@@ -21,6 +21,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
+const AgentIdentity kRestoredAgent("n1", "uid", "boot:1:2:machine");
+
 class KnownDatabase : public Backend {
  public:
   explicit KnownDatabase(const std::string& database)
@@ -82,6 +84,23 @@ class Restores : public StoreSuite {
     return steps;
   }
 
+  // The one rank of a job that trains under this agent.
+  RankRecord RunUnder(const AgentIdentity& agent) {
+    RegisterAs(agent);
+    const JobRecord job = Submit("job");
+    EXPECT_EQ(Place(job, {agent.node}), 1);
+    const auto rank = fleet().FindRank(job.uid, 0, 0);
+    EXPECT_OK(rank.status());
+    EXPECT_OK(fleet()
+                  .AppendEvents({agent, rank->id, EventWriter().Restored(0).Train(1).Take(),
+                                 rank->claim.token})
+                  .status());
+    return *rank;
+  }
+  RankState StateOf(const RankRecord& rank) {
+    return fleet().FindRank(rank.id.job_uid, rank.id.attempt, rank.id.rank)->state;
+  }
+
   std::atomic<bool> done_ = false;
   std::string database_;
   RestoreOrder order_;
@@ -121,25 +140,15 @@ TEST_P(Restores, WhatRanIsFencedAndGoesOnFromWhatExists) {
 }
 
 TEST_P(Restores, RanksOfBeforeDoNotRejoinAndTheirAgentFreesTheirSlots) {
-  const AgentIdentity agent("n1", "uid", "boot:1:2:machine");
-  RegisterAs(agent);
-  JobRecord job = Submit("job");
-  ASSERT_EQ(Place(job, {"n1"}), 1);
-  job = Get("job");
-  const auto rank = fleet().FindRank(job.uid, 0, 0);
-  ASSERT_OK(rank.status());
-  ASSERT_OK(fleet()
-                .AppendEvents(
-                    {agent, rank->id, EventWriter().Restored(0).Train(1).Take(), rank->claim.token})
-                .status());
+  const RankRecord rank = RunUnder(kRestoredAgent);
   ASSERT_OK(Restore().status());
-  EXPECT_EQ(fleet().FindRank(job.uid, 0, 0)->state, RankState::kLost);
-  EXPECT_TRUE(RegisterAs(agent, 4, {{rank->id, rank->claim.token}}).empty());
-  const auto desired = fleet().ReadDesired(agent);
+  EXPECT_EQ(StateOf(rank), RankState::kLost);
+  EXPECT_TRUE(RegisterAs(kRestoredAgent, 4, {{rank.id, rank.claim.token}}).empty());
+  const auto desired = fleet().ReadDesired(kRestoredAgent);
   ASSERT_OK(desired.status());
   EXPECT_TRUE(desired->empty());
-  EXPECT_TRUE(*fleet().ReportAbsent(agent, {rank->id}));
-  EXPECT_EQ(fleet().FindRank(job.uid, 0, 0)->state, RankState::kGone);
+  EXPECT_TRUE(*fleet().ReportAbsent(kRestoredAgent, {rank.id}));
+  EXPECT_EQ(StateOf(rank), RankState::kGone);
 }
 
 TEST_P(Restores, AJobThatHadNotBegunGoesOnFromWhatItDidSince) {
@@ -156,24 +165,14 @@ TEST_P(Restores, AJobThatHadNotBegunGoesOnFromWhatItDidSince) {
 }
 
 TEST_P(Restores, ALossOfBeforeDoesNotRejoinEither) {
-  const AgentIdentity agent("n1", "uid", "boot:1:2:machine");
-  RegisterAs(agent);
-  JobRecord job = Submit("job");
-  ASSERT_EQ(Place(job, {"n1"}), 1);
-  job = Get("job");
-  const auto rank = fleet().FindRank(job.uid, 0, 0);
-  ASSERT_OK(rank.status());
-  ASSERT_OK(fleet()
-                .AppendEvents(
-                    {agent, rank->id, EventWriter().Restored(0).Train(1).Take(), rank->claim.token})
-                .status());
+  const RankRecord rank = RunUnder(kRestoredAgent);
   Decisions lost;
   lost.lost_nodes.push_back(Stands("n1"));
   ASSERT_OK(scheduler().Apply(Lead(), lost).status());
-  ASSERT_EQ(fleet().FindRank(job.uid, 0, 0)->state, RankState::kLost);
+  ASSERT_EQ(StateOf(rank), RankState::kLost);
   ASSERT_OK(scheduler().StandDown("leader"));
   ASSERT_OK(Restore().status());
-  EXPECT_TRUE(RegisterAs(agent, 4, {{rank->id, rank->claim.token}}).empty());
+  EXPECT_TRUE(RegisterAs(kRestoredAgent, 4, {{rank.id, rank.claim.token}}).empty());
 }
 
 TEST_P(Restores, TheSameBackupRestoredTwiceHasTwoEpochs) {
