@@ -17,6 +17,7 @@ namespace {
 // The reasons of jobs that came within such a time fall due at one moment, to be written in one
 // pass.
 constexpr absl::Duration kToldTogether = absl::Milliseconds(500);
+constexpr size_t kProjectOfClass = std::tuple_size_v<DemandClass> - 1;
 
 // The time until which a job is too young for its reason to be written; a time in the past: it may
 // be written.
@@ -57,6 +58,13 @@ Told Tell(const JobRecord& job, const Reason& reason, absl::Time now, const Plan
   pass.decisions.reasons.push_back(
       {.job_uid = job.uid, .job_version = job.version, .reason = reason});
   return Told::kYes;
+}
+
+const char* KeptBehind(const DemandClass& demand, const Reason& reason) {
+  const bool limited = !std::get<kProjectOfClass>(demand).empty();
+  const bool slots =
+      reason.code == reason::kWaitingForSlots || reason.code == reason::kBehindOthers;
+  return limited && slots ? reason::kProjectLimit : "";
 }
 
 Reason ReasonForBackoff(const JobRecord& job) {

@@ -59,6 +59,12 @@ enum class Told { kYes, kTooYoung, kEnough };
 Told Tell(const JobRecord& job, const Reason& reason, absl::Time now, const PlannerOptions& options,
           Pass& pass);
 
+// The code of the reason that jobs of a class keep although its first job waits for `reason`; "":
+// none. Of a project with a limit the first waits for the limit, for slots, and for the limit
+// again, as often as one of its jobs ends. Those behind wait for it in any case, and telling each
+// of a long queue anew would stop the yard.
+const char* KeptBehind(const DemandClass& demand, const Reason& reason);
+
 // Why a job waits, as it is stored.
 Reason ReasonForBackoff(const JobRecord& job);
 Reason ReasonForNoFit(const SlotTable& slots, const SlotDemand& demand);

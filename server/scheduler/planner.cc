@@ -90,7 +90,9 @@ class Queue {
     const DemandClass of_job = ClassOf(job, snapshot_.slot_limits);
     const auto waiting = waiting_.find(of_job);
     if (waiting != waiting_.end() && job.not_before <= snapshot_.now) {
-      TellIfNew(job, waiting->second.reason);
+      if (job.reason.code != KeptBehind(of_job, waiting->second.reason)) {
+        TellIfNew(job, waiting->second.reason);
+      }
       pass_.queue.push_back(
           {.uid = job.uid, .blocks = waiting->second.blocks, .reason = waiting->second.reason});
       return;

@@ -31,12 +31,14 @@ class ClassCursor {
   }
 
   // Calls `tell` with each job from here on whose stored reason is another, until it returns
-  // kEnough. kTooYoung: so are all others of the same reason and priority that were created later
-  // but not after `now`, and they are passed over without being looked at.
+  // kEnough, but for those that keep one with the code `kept`. kTooYoung: so are all others of the
+  // same reason and priority that were created later but not after `now`, and they are passed over
+  // without being looked at.
   template <typename Tell>
-  void ForOtherReasons(const Reason& reason, absl::Time now, const Tell& tell) const {
+  void ForOtherReasons(const Reason& reason, const char* kept, absl::Time now,
+                       const Tell& tell) const {
     for (const Part& part : parts_) {
-      if (*part.reason == reason) continue;
+      if (*part.reason == reason || part.reason->code == kept) continue;
       for (auto it = part.next; it != part.jobs->end();) {
         const Told told = tell(**it);
         if (told == Told::kEnough) return;
@@ -144,7 +146,9 @@ class QueuePass {
       ledger_.Take(job, demand.count);
       if (elastic_.MakeRoom(job)) return Await(job, reason);
     }
-    head.ForOtherReasons(reason, now_, [&](const JobRecord& other) {
+    const char* const kept = KeptBehind(head.demand(), reason);
+    if (job.reason.code == kept) TellJob(job, reason);
+    head.ForOtherReasons(reason, kept, now_, [&](const JobRecord& other) {
       return elastic_.Placed(other) ? Told::kYes : TellJob(other, reason);
     });
     waiting_.push_back({&head.demand(), std::move(reason)});

@@ -234,6 +234,24 @@ TEST(Planner, WhatIsLeftOfALimitIsKeptForWhoWaitsForIt) {
   EXPECT_THAT(Placed(Plan(s)), IsEmpty()) << "or the gang would wait for ever";
 }
 
+// In a full yard the first of a project waits for its limit and for slots in turn.
+TEST(Planner, ALongQueueBehindALimitIsNotToldAnewWheneverAJobEnds) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 2}).Running({.id = "r"}, "n", {0, 1});
+  s.snapshot.slot_limits["vision"] = 1;
+  const Reason limited{reason::kProjectLimit,
+                       "needs 1 slot of 1.0 GiB; of the 1 that jobs of projects/vision may hold "
+                       "together too few are left, or others wait for them"};
+  for (int i = 0; i < 5; ++i) {
+    s.Queued({.id = std::to_string(i), .age_seconds = 9 - i, .project = "vision"});
+    s.snapshot.jobs.back().reason = limited;
+  }
+  const Pass pass = Plan(s);
+  ASSERT_EQ(pass.decisions.reasons.size(), 1u);
+  EXPECT_EQ(pass.decisions.reasons[0].job_uid, "uid-0");
+  EXPECT_EQ(pass.decisions.reasons[0].reason.code, reason::kWaitingForSlots);
+}
+
 TEST(Planner, AJobThatItsLimitNeverAllowsKeepsNothingFromOthers) {
   Snapshots s = Limited(2, 0);
   s.Queued({.id = "gang", .slots = 3, .age_seconds = 9, .project = "vision"})
