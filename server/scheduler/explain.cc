@@ -10,6 +10,7 @@
 #include "server/scheduler/explain_arithmetic.h"
 #include "server/scheduler/health.h"
 #include "server/scheduler/rank_groups.h"
+#include "server/scheduler/slot_limits.h"
 #include "server/scheduler/slots.h"
 #include "storage/base/printable.h"
 #include "storage/records/change.h"
@@ -86,6 +87,13 @@ void DescribeSlots(const JobRecord& job, const AttemptRecord& attempt,
                      " once so many are there that no waiting job could use"));
   }
   if (slots >= job.max_slots) return;
+  const ProjectSlots held(snapshot);
+  const SlotLedger ledger(snapshot.slot_limits, held);
+  if (ledger.Left(job) < std::max(1, job.slot_step)) {
+    details.push_back(absl::StrCat("takes no more slots while jobs of projects/", job.project,
+                                   " hold the ", ledger.Limit(job), " that they may together"));
+    return;
+  }
   const int useful = UsefulSlots(job, job.max_slots);
   if (useful <= slots) {
     details.push_back(absl::StrCat(
@@ -136,9 +144,9 @@ std::string DescribeAttempt(const AttemptRecord& attempt, const JobRecord& job) 
   return text;
 }
 
-void SuggestForWaiting(const Explanation& explanation, const SlotDemand& demand,
-                       const SchedulerSnapshot& snapshot, const SpecChanges& changes,
-                       std::vector<std::string>& out) {
+void SuggestForWaiting(const Explanation& explanation, const std::string& project,
+                       const SlotDemand& demand, const SchedulerSnapshot& snapshot,
+                       const SpecChanges& changes, std::vector<std::string>& out) {
   const std::string& code = explanation.reason.code;
   if (code == reason::kNoNodes) {
     out.push_back("start an agent (trainyard-agent --help)");
@@ -149,6 +157,14 @@ void SuggestForWaiting(const Explanation& explanation, const SlotDemand& demand,
     return;
   }
   if (code == reason::kProjectLimit) {
+    const auto limit = snapshot.slot_limits.find(project);
+    const int most =
+        limit == snapshot.slot_limits.end() ? 0 : std::min(limit->second, demand.count - 1);
+    if (most > 0 && limit->second < demand.count && changes.MostSlots(most) > 0) {
+      out.push_back(absl::StrCat("ask for at most ", changes.MostSlots(most),
+                                 changes.MostSlots(most) == 1 ? " slot" : " slots",
+                                 " (resources.min_slots)"));
+    }
     out.push_back("an admin may raise the limit (trainyard admin project set --max-slots)");
     return;
   }
@@ -245,7 +261,7 @@ Explanation Explain(const JobRecord& job, const std::vector<AttemptRecord>& atte
       explanation.details.push_back(std::move(sentence));
     }
     explanation.suggestions = SuggestForArithmetic(slots, demand, description.mixed_starts);
-    SuggestForWaiting(explanation, demand, snapshot, changes, explanation.suggestions);
+    SuggestForWaiting(explanation, job.project, demand, snapshot, changes, explanation.suggestions);
   }
   if (!job.arithmetic.empty()) {
     explanation.details.push_back(absl::StrCat("is bound by parallel.arithmetic SAME to '",

@@ -511,6 +511,26 @@ TEST(Explain, SaysPositionWhoIsAheadAndWhyPerNode) {
   EXPECT_FALSE(why.suggestions.empty());
 }
 
+TEST(Explain, SaysThatALimitKeepsAJobWaitingOrFromGrowing) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 8});
+  s.Running({.id = "e", .most_slots = 4, .project = "vision"}, "n", {0, 1});
+  s.Queued({.id = "gang", .slots = 3, .project = "vision"});
+  s.snapshot.slot_limits["vision"] = 2;
+  const Explanation grows =
+      Explain(s.snapshot.jobs[0], s.snapshot.attempts, s.snapshot, PlannerOptions{});
+  EXPECT_THAT(grows.details,
+              ::testing::Contains("takes no more slots while jobs of projects/vision "
+                                  "hold the 2 that they may together"));
+  const AcceptsSpec any = [](const v1::JobSpec&) { return true; };
+  const Explanation waits = Explain(s.snapshot.jobs[1], {}, s.snapshot, PlannerOptions{}, any);
+  EXPECT_EQ(waits.reason.code, reason::kProjectLimit);
+  EXPECT_THAT(
+      waits.suggestions,
+      ElementsAre("ask for at most 2 slots (resources.min_slots)",
+                  "an admin may raise the limit (trainyard admin project set --max-slots)"));
+}
+
 TEST(Explain, TellsOnHowManySlotsAGangWouldStartNow) {
   Snapshots s;
   s.Node({.name = "a", .cuda = 4})
