@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,8 +31,9 @@ struct RestoreOrder {
   // names and the uid.
   std::function<std::string(const JobRecord&)> folder_of;
   std::function<absl::StatusOr<std::vector<CheckpointRecord>>(const std::string& folder)> look;
-  // Go on even if none of the checkpoints is there that the database knows of a job.
-  bool forget_checkpoints = false;
+  // Go on even if none of the checkpoints is there that the database knows of these jobs
+  // ("projects/P/jobs/J"), or of any job ("all"): they begin anew.
+  std::set<std::string> forget_checkpoints;
   // For how long a leader's lease must stand still until nobody is taken to lead.
   absl::Duration leader_is_gone = absl::Seconds(6);
 };

@@ -411,8 +411,9 @@ CLI::App* DeclareRestore(CLI::App& app, RestoreFlags& flags) {
   restore->add_flag("--copy", flags.copy,
                     "the yard that was backed up goes on working, and this is a copy of it, for a "
                     "trial say: it gets an identity of its own, and no node of the other one");
-  restore->add_flag("--forget-checkpoints", flags.forget_checkpoints,
-                    "go on even if none of the checkpoints exists that the database knows");
+  restore->add_option("--forget-checkpoints", flags.forget_checkpoints,
+                      "a job (projects/P/jobs/J; repeatable) that is to begin anew, since none of "
+                      "the checkpoints exists that the database knows of it; or `all` such jobs");
   return restore;
 }
 

@@ -84,10 +84,11 @@ std::string FoldersOfNoJob(const std::vector<std::string>& folders, const Restor
 }  // namespace
 
 absl::StatusOr<std::string> RestoreYard(const RestoreFlags& flags) {
-  RestoreOrder order{.as = flags.copy ? RestoredAs::kCopy : RestoredAs::kTheYard,
-                     .revoke_all = flags.revoke_all || flags.copy,
-                     .look = LookAtCheckpoints,
-                     .forget_checkpoints = flags.forget_checkpoints};
+  RestoreOrder order{
+      .as = flags.copy ? RestoredAs::kCopy : RestoredAs::kTheYard,
+      .revoke_all = flags.revoke_all || flags.copy,
+      .look = LookAtCheckpoints,
+      .forget_checkpoints = {flags.forget_checkpoints.begin(), flags.forget_checkpoints.end()}};
   order.folder_of = [&flags](const JobRecord& job) {
     return CheckpointRootOf(job, flags.checkpoint_root);
   };

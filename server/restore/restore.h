@@ -14,7 +14,7 @@ struct RestoreFlags {
   std::vector<std::string> revocation_files;  // as servers wrote them (--revocations)
   bool revoke_all = false;
   bool copy = false;
-  bool forget_checkpoints = false;
+  std::vector<std::string> forget_checkpoints;
 };
 
 // Restores the yard (postgres::Restore), and returns what was done in words for an operator.

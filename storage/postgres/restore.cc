@@ -101,7 +101,8 @@ class Restorer {
     report_.found_checkpoints += static_cast<int64_t>(checkpoints.found.size());
     report_.checkpoints += static_cast<int64_t>(checkpoints.now.size() - checkpoints.found.size());
     if (checkpoints.now.empty() && !recorded.empty() && !IsTerminal(job.state)) {
-      bare_.push_back(FormatJobName({job.project, job.job_id}));
+      const std::string name = FormatJobName({job.project, job.job_id});
+      if (order_.forget_checkpoints.count(name) == 0) bare_.push_back(name);
     }
     TellProgress();
     return checkpoints;
@@ -160,7 +161,10 @@ class Restorer {
   absl::Status CheckSomeAreThere() const {
     const bool none =
         report_.checkpoints + report_.found_checkpoints == 0 && report_.missing_checkpoints > 0;
-    if ((!none && bare_.empty()) || order_.forget_checkpoints) return absl::OkStatus();
+    const bool all = order_.forget_checkpoints.count("all") > 0;
+    if (all || (bare_.empty() && !(none && order_.forget_checkpoints.empty()))) {
+      return absl::OkStatus();
+    }
     std::string of;
     for (size_t i = 0; i < std::min(bare_.size(), kMostNamed); ++i) {
       absl::StrAppend(&of, i == 0 ? " of " : ", ", bare_[i]);
@@ -171,7 +175,9 @@ class Restorer {
     return absl::FailedPreconditionError(absl::StrCat(
         "none of the checkpoints is there that the database knows", of,
         "; is --checkpoint-root the folder in which servers keep them, and is all of it mounted ",
-        "here? If they are lost, say --forget-checkpoints: these jobs then begin anew"));
+        "here? If they are lost, say --forget-checkpoints for each of these jobs (or `all`), "
+        "which ",
+        "then begin anew"));
   }
 
   void FenceYard() {

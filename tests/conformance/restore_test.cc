@@ -252,7 +252,10 @@ TEST_P(Restores, AFolderThatIsNotMountedChangesNothing) {
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(Get("job").state, JobState::kRunning);
   EXPECT_THAT(StepsOf(job), ElementsAre(3));
-  order_.forget_checkpoints = true;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("of projects/default/jobs/job"));
+  order_.forget_checkpoints = {"projects/default/jobs/another"};
+  EXPECT_EQ(Restore().status().code(), absl::StatusCode::kFailedPrecondition);
+  order_.forget_checkpoints = {"projects/default/jobs/job"};
   ASSERT_OK(Restore().status());
   EXPECT_EQ(Get("job").newest_checkpoint_uri, "");
   EXPECT_THAT(StepsOf(job), ElementsAre());
