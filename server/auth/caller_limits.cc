@@ -8,8 +8,6 @@
 namespace trainyard {
 namespace {
 
-// Callers that are remembered before those whose minute is over are forgotten.
-constexpr size_t kManyCallers = 1024;
 constexpr double kRounding = 1e-6;
 
 std::string KeyOf(const Principal& caller) {
@@ -26,8 +24,9 @@ absl::Duration CallerLimits::TakeSubmissions(const Principal& caller, int jobs) 
     return std::min(most, bucket.left + most * absl::ToDoubleMinutes(now - bucket.at));
   };
   absl::MutexLock lock(&mu_);
-  if (buckets_.size() >= kManyCallers) {
+  if (buckets_.size() >= sweep_at_) {
     std::erase_if(buckets_, [&](const auto& one) { return left_at(one.second) >= most; });
+    sweep_at_ = std::max(kManyCallers, 2 * buckets_.size());
   }
   Bucket& bucket = buckets_.try_emplace(KeyOf(caller), Bucket{most, now}).first->second;
   const double left = left_at(bucket);

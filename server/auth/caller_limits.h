@@ -44,7 +44,11 @@ class CallerLimits {
   Clock& clock_;
   absl::Mutex mu_;
   std::map<std::string, Bucket> buckets_ ABSL_GUARDED_BY(mu_);  // but for full ones
-  std::map<std::string, int> streams_ ABSL_GUARDED_BY(mu_);     // no zeros
+  // So many callers are remembered before those whose minute is over are forgotten; twice as many
+  // as were left then, so that a look at all of them is seldom.
+  static constexpr size_t kManyCallers = 1024;
+  size_t sweep_at_ ABSL_GUARDED_BY(mu_) = kManyCallers;
+  std::map<std::string, int> streams_ ABSL_GUARDED_BY(mu_);  // no zeros
 };
 
 }  // namespace trainyard

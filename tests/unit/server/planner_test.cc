@@ -6,7 +6,6 @@
 #include "server/scheduler/explain.h"
 #include "server/scheduler/slots.h"
 #include "storage/base/printable.h"
-#include "storage/records/change.h"
 #include "tests/unit/server/snapshots.h"
 #include "trainyard/v1/spec.pb.h"
 
@@ -20,35 +19,19 @@ using ::testing::IsEmpty;
 
 constexpr int64_t kGiB = int64_t{1} << 30;
 
-Pass Plan(const Snapshots& s) { return PlanPass(s.snapshot, PlannerOptions{}); }
-
-std::vector<std::string> Placed(const Pass& pass) {
-  std::vector<std::string> uids;
-  for (const Placement& placement : pass.decisions.placements) uids.push_back(placement.job_uid);
-  return uids;
-}
-
 std::vector<std::string> NodesOf(const Placement& placement) {
   std::vector<std::string> nodes;
   for (const auto& rank : placement.ranks) nodes.push_back(rank.node);
   return nodes;
 }
 
-const QueuedJob& Entry(const Pass& pass, const std::string& uid) {
-  for (const QueuedJob& entry : pass.queue) {
-    if (entry.uid == uid) return entry;
-  }
-  ADD_FAILURE() << uid << " is not in the queue";
-  return pass.queue.front();
-}
-
 TEST(Planner, HigherPriorityGoesFirstThenAge) {
-  const Pass pass = Plan(Snapshots()
-                             .Node({.name = "n", .cpu = 2})
-                             .Queued({.id = "young", .age_seconds = 1})
-                             .Queued({.id = "old", .age_seconds = 9})
-                             .Queued({.id = "urgent", .priority = 5}));
-  EXPECT_THAT(Placed(pass), ElementsAre("uid-urgent", "uid-old"));
+  const Pass pass = PassOver(Snapshots()
+                                 .Node({.name = "n", .cpu = 2})
+                                 .Queued({.id = "young", .age_seconds = 1})
+                                 .Queued({.id = "old", .age_seconds = 9})
+                                 .Queued({.id = "urgent", .priority = 5}));
+  EXPECT_THAT(PlacedIn(pass), ElementsAre("uid-urgent", "uid-old"));
   EXPECT_EQ(pass.queue[2].reason.code, reason::kWaitingForSlots);
 }
 
@@ -70,7 +53,7 @@ TEST(Planner, WaitingSaysWhatIsNeededAndWhoIsAhead) {
       .Running({.id = "r"}, "n", {0, 1, 2})
       .Queued({.id = "a", .slots = 2, .priority = 10, .bytes = 8 * kGiB})
       .Queued({.id = "b", .slots = 1, .bytes = 8 * kGiB});
-  EXPECT_THAT(Placed(Plan(s)), ElementsAre());
+  EXPECT_THAT(PlacedIn(PassOver(s)), ElementsAre());
   const Description a = Describe(s.snapshot, PlannerOptions{}, "uid-a");
   EXPECT_EQ(a.reason.code, reason::kWaitingForSlots);
   EXPECT_EQ(a.reason.message, "needs 2 slots of 8.0 GiB; 1 of 4 is free");
@@ -87,16 +70,16 @@ TEST(Planner, AStoredReasonDoesNotChangeWithTheQueue) {
   Snapshots s;
   s.Node({.name = "n", .cpu = 4}).Running({.id = "r"}, "n", {0, 1, 2, 3});
   for (int i = 0; i < 50; ++i) s.Queued({.id = "job" + std::to_string(i), .age_seconds = 90 - i});
-  const Pass first = Plan(s);
+  const Pass first = PassOver(s);
   ASSERT_EQ(first.decisions.reasons.size(), 50u);
   for (size_t i = 0; i < 50; ++i) s.snapshot.jobs[i + 1].reason = first.queue[i].reason;
-  EXPECT_TRUE(Plan(s).decisions.reasons.empty());
+  EXPECT_TRUE(PassOver(s).decisions.reasons.empty());
   // Ten of them are gone, others came ahead, and two slots are free: two start.
   s.snapshot.jobs.erase(s.snapshot.jobs.begin() + 1, s.snapshot.jobs.begin() + 11);
   s.snapshot.attempts[0].ranks.resize(2);
   s.Queued({.id = "urgent", .priority = 9});
-  const Pass second = Plan(s);
-  EXPECT_EQ(Placed(second).size(), 2u);
+  const Pass second = PassOver(s);
+  EXPECT_EQ(PlacedIn(second).size(), 2u);
   EXPECT_TRUE(second.decisions.reasons.empty());
 }
 
@@ -108,13 +91,13 @@ TEST(Planner, APassDecidesSoMuchAndTheNextOneFollowsAtOnce) {
     s.Queued({.id = "job" + std::to_string(i), .age_seconds = 2000 - i});
   }
   const PlannerOptions options;
-  const Pass pass = Plan(s);
+  const Pass pass = PassOver(s);
   EXPECT_EQ(pass.decisions.placements.size(), options.most_placements);
-  EXPECT_EQ(Placed(pass).front(), "uid-job0");
+  EXPECT_EQ(PlacedIn(pass).front(), "uid-job0");
   EXPECT_EQ(pass.next, s.snapshot.now);
 
   s.snapshot.nodes.clear();
-  const Pass waiting = Plan(s);
+  const Pass waiting = PassOver(s);
   EXPECT_EQ(waiting.decisions.reasons.size(), options.most_reasons);
   EXPECT_EQ(waiting.queue.size(), 1000u);
   EXPECT_EQ(waiting.next, s.snapshot.now);
@@ -123,54 +106,55 @@ TEST(Planner, APassDecidesSoMuchAndTheNextOneFollowsAtOnce) {
 TEST(Planner, GangGetsAllItsSlotsOrNone) {
   Snapshots s;
   s.Node({.name = "n1", .cpu = 2}).Node({.name = "n2", .cpu = 2}).Queued({.id = "g", .slots = 4});
-  EXPECT_EQ(Plan(s).decisions.placements.at(0).ranks.size(), 4u);
+  EXPECT_EQ(PassOver(s).decisions.placements.at(0).ranks.size(), 4u);
   s.Running({.id = "r"}, "n1", {0});
-  EXPECT_TRUE(Plan(s).decisions.placements.empty());
+  EXPECT_TRUE(PassOver(s).decisions.placements.empty());
 }
 
 TEST(Planner, GangUsesTheFewestNodesAndLeavesLeastOver) {
-  const Pass pass = Plan(Snapshots()
-                             .Node({.name = "a", .cpu = 1})
-                             .Node({.name = "b", .cpu = 4})
-                             .Node({.name = "c", .cpu = 3})
-                             .Node({.name = "d", .cpu = 2})
-                             .Queued({.id = "g", .slots = 2}));
+  const Pass pass = PassOver(Snapshots()
+                                 .Node({.name = "a", .cpu = 1})
+                                 .Node({.name = "b", .cpu = 4})
+                                 .Node({.name = "c", .cpu = 3})
+                                 .Node({.name = "d", .cpu = 2})
+                                 .Queued({.id = "g", .slots = 2}));
   EXPECT_THAT(NodesOf(pass.decisions.placements.at(0)), ElementsAre("d", "d"));
-  const Pass wide = Plan(Snapshots()
-                             .Node({.name = "a", .cpu = 1})
-                             .Node({.name = "b", .cpu = 4})
-                             .Node({.name = "c", .cpu = 3})
-                             .Queued({.id = "g", .slots = 5}));
+  const Pass wide = PassOver(Snapshots()
+                                 .Node({.name = "a", .cpu = 1})
+                                 .Node({.name = "b", .cpu = 4})
+                                 .Node({.name = "c", .cpu = 3})
+                                 .Queued({.id = "g", .slots = 5}));
   EXPECT_THAT(NodesOf(wide.decisions.placements.at(0)), ElementsAre("b", "b", "b", "b", "a"));
 }
 
 TEST(Planner, SmallJobDoesNotOvertakeAGangThatWaits) {
-  const Pass pass = Plan(Snapshots()
-                             .Node({.name = "n", .cpu = 4})
-                             .Running({.id = "r"}, "n", {0})
-                             .Queued({.id = "gang", .slots = 4, .age_seconds = 9})
-                             .Queued({.id = "small", .slots = 1, .age_seconds = 1}));
-  EXPECT_THAT(Placed(pass), ElementsAre());
-  EXPECT_EQ(Entry(pass, "uid-small").reason.code, reason::kBehindOthers);
+  const Pass pass = PassOver(Snapshots()
+                                 .Node({.name = "n", .cpu = 4})
+                                 .Running({.id = "r"}, "n", {0})
+                                 .Queued({.id = "gang", .slots = 4, .age_seconds = 9})
+                                 .Queued({.id = "small", .slots = 1, .age_seconds = 1}));
+  EXPECT_THAT(PlacedIn(pass), ElementsAre());
+  EXPECT_EQ(EntryIn(pass, "uid-small").reason.code, reason::kBehindOthers);
 }
 
 TEST(Planner, JobBehindMayTakeWhatTheOneAheadCannotUse) {
-  const Pass pass = Plan(Snapshots()
-                             .Node({.name = "n", .cpu = 2, .cuda = 2})
-                             .Running({.id = "r"}, "n", {2})
-                             .Queued({.id = "gpu", .slots = 2, .age_seconds = 9, .device = "CUDA"})
-                             .Queued({.id = "cpu", .slots = 1, .device = "CPU"}));
-  EXPECT_THAT(Placed(pass), ElementsAre("uid-cpu"));
+  const Pass pass =
+      PassOver(Snapshots()
+                   .Node({.name = "n", .cpu = 2, .cuda = 2})
+                   .Running({.id = "r"}, "n", {2})
+                   .Queued({.id = "gpu", .slots = 2, .age_seconds = 9, .device = "CUDA"})
+                   .Queued({.id = "cpu", .slots = 1, .device = "CPU"}));
+  EXPECT_THAT(PlacedIn(pass), ElementsAre("uid-cpu"));
 }
 
 TEST(Planner, SlotsTooSmallForTheJobAheadAreOpen) {
-  const Pass pass = Plan(Snapshots()
-                             .Node({.name = "large", .cpu = 1, .bytes = 16 * kGiB})
-                             .Node({.name = "small", .cpu = 1, .bytes = 4 * kGiB})
-                             .Running({.id = "r"}, "large", {0})
-                             .Queued({.id = "big", .age_seconds = 9, .bytes = 10 * kGiB})
-                             .Queued({.id = "little", .bytes = kGiB}));
-  EXPECT_THAT(Placed(pass), ElementsAre("uid-little"));
+  const Pass pass = PassOver(Snapshots()
+                                 .Node({.name = "large", .cpu = 1, .bytes = 16 * kGiB})
+                                 .Node({.name = "small", .cpu = 1, .bytes = 4 * kGiB})
+                                 .Running({.id = "r"}, "large", {0})
+                                 .Queued({.id = "big", .age_seconds = 9, .bytes = 10 * kGiB})
+                                 .Queued({.id = "little", .bytes = kGiB}));
+  EXPECT_THAT(PlacedIn(pass), ElementsAre("uid-little"));
 }
 
 TEST(Planner, JobThatFitsNowhereBlocksNobody) {
@@ -178,7 +162,7 @@ TEST(Planner, JobThatFitsNowhereBlocksNobody) {
   s.Node({.name = "n", .cpu = 2})
       .Queued({.id = "huge", .slots = 3, .priority = 9})
       .Queued({.id = "small"});
-  EXPECT_THAT(Placed(Plan(s)), ElementsAre("uid-small"));
+  EXPECT_THAT(PlacedIn(PassOver(s)), ElementsAre("uid-small"));
   const Description huge = Describe(s.snapshot, PlannerOptions{}, "uid-huge");
   EXPECT_EQ(huge.reason.code, reason::kFitsNoNode);
   EXPECT_EQ(huge.reason.message,
@@ -193,133 +177,10 @@ TEST(Planner, WithoutNodesJobsWaitForOne) {
 }
 
 TEST(Planner, GangNeverMixesDevices) {
-  const Pass pass =
-      Plan(Snapshots().Node({.name = "n", .cpu = 1, .cuda = 1}).Queued({.id = "g", .slots = 2}));
+  const Pass pass = PassOver(
+      Snapshots().Node({.name = "n", .cpu = 1, .cuda = 1}).Queued({.id = "g", .slots = 2}));
   EXPECT_TRUE(pass.decisions.placements.empty());
   EXPECT_EQ(pass.queue[0].reason.code, reason::kFitsNoNode);
-}
-
-// `running` slots of vision are taken, of `limit` that it may have.
-Snapshots Limited(int limit, int running) {
-  Snapshots s;
-  s.Node({.name = "n", .cpu = 16});
-  std::vector<int> slots;
-  for (int i = 0; i < running; ++i) slots.push_back(i);
-  if (running > 0) s.Running({.id = "r", .project = "vision"}, "n", slots);
-  s.snapshot.slot_limits["vision"] = limit;
-  return s;
-}
-
-TEST(Planner, AProjectGetsNoMoreSlotsThanItsLimitAndOthersPassIt) {
-  Snapshots s = Limited(3, 2);
-  s.Queued({.id = "first", .age_seconds = 9, .project = "vision"})
-      .Queued({.id = "second", .age_seconds = 8, .project = "vision"})
-      .Queued({.id = "other", .slots = 8, .age_seconds = 1});
-  const Pass pass = Plan(s);
-  EXPECT_THAT(Placed(pass), ElementsAre("uid-first", "uid-other"));
-  EXPECT_EQ(Entry(pass, "uid-second").reason.code, reason::kProjectLimit);
-  EXPECT_FALSE(Entry(pass, "uid-second").blocks);
-  EXPECT_EQ(Entry(pass, "uid-second").reason.message,
-            "needs 1 slot of 1.0 GiB; of the 3 that jobs of projects/vision may hold together too "
-            "few are left, or others wait for them");
-  EXPECT_EQ(Describe(s.snapshot, PlannerOptions{}, "uid-second").reason.message,
-            "needs 1 slot of 1.0 GiB; jobs of projects/vision may hold 3 together, and hold 3 or "
-            "wait for them ahead of it");
-}
-
-TEST(Planner, WhatIsLeftOfALimitIsKeptForWhoWaitsForIt) {
-  Snapshots s = Limited(4, 2);
-  s.Queued({.id = "gang", .slots = 3, .age_seconds = 9, .project = "vision"})
-      .Queued({.id = "small", .age_seconds = 1, .project = "vision"});
-  EXPECT_THAT(Placed(Plan(s)), IsEmpty()) << "or the gang would wait for ever";
-}
-
-// In a full yard the first of a project waits for its limit and for slots in turn.
-TEST(Planner, ALongQueueBehindALimitIsNotToldAnewWheneverAJobEnds) {
-  Snapshots s;
-  s.Node({.name = "n", .cpu = 2}).Running({.id = "r"}, "n", {0, 1});
-  s.snapshot.slot_limits["vision"] = 1;
-  const Reason limited{reason::kProjectLimit,
-                       "needs 1 slot of 1.0 GiB; of the 1 that jobs of projects/vision may hold "
-                       "together too few are left, or others wait for them"};
-  for (int i = 0; i < 5; ++i) {
-    s.Queued({.id = std::to_string(i), .age_seconds = 9 - i, .project = "vision"});
-    s.snapshot.jobs.back().reason = limited;
-  }
-  const Pass pass = Plan(s);
-  ASSERT_EQ(pass.decisions.reasons.size(), 1u);
-  EXPECT_EQ(pass.decisions.reasons[0].job_uid, "uid-0");
-  EXPECT_EQ(pass.decisions.reasons[0].reason.code, reason::kWaitingForSlots);
-}
-
-TEST(Planner, AJobThatItsLimitNeverAllowsKeepsNothingFromOthers) {
-  Snapshots s = Limited(2, 0);
-  s.Queued({.id = "gang", .slots = 3, .age_seconds = 9, .project = "vision"})
-      .Queued({.id = "small", .age_seconds = 1, .project = "vision"});
-  const Pass pass = Plan(s);
-  EXPECT_THAT(Placed(pass), ElementsAre("uid-small"));
-  EXPECT_THAT(Entry(pass, "uid-gang").reason.message,
-              HasSubstr("jobs of projects/vision may hold 2 together"));
-}
-
-TEST(Planner, WhoWaitsForSlotsKeepsAsMuchOfTheLimit) {
-  Snapshots s = Limited(2, 0);
-  s.Node({.name = "g", .cuda = 1}).Running({.id = "busy"}, "g", {0});
-  s.Queued({.id = "gpu", .age_seconds = 9, .device = "CUDA", .project = "vision"})
-      .Queued({.id = "a", .age_seconds = 2, .device = "CPU", .project = "vision"})
-      .Queued({.id = "b", .age_seconds = 1, .device = "CPU", .project = "vision"});
-  EXPECT_THAT(Placed(Plan(s)), ElementsAre("uid-a"));
-}
-
-TEST(Planner, AnElasticJobGrowsUpToTheLimit) {
-  Snapshots s = Limited(5, 0);
-  s.Queued({.id = "e", .slots = 2, .most_slots = 12, .project = "vision"});
-  const Pass pass = Plan(s);
-  ASSERT_EQ(pass.decisions.placements.size(), 1u);
-  EXPECT_EQ(pass.decisions.placements[0].ranks.size(), 5u);
-}
-
-TEST(Planner, WhatAJobHasBeyondItsLeastGoesToOneOfItsProjectThatWaitsForTheLimit) {
-  Snapshots s;
-  s.Node({.name = "n", .cpu = 16});
-  s.Running({.id = "e", .most_slots = 8, .project = "vision"}, "n", {0, 1, 2, 3, 4, 5, 6, 7});
-  s.snapshot.slot_limits["vision"] = 8;
-  s.Queued({.id = "a", .slots = 3, .project = "vision"});
-  Pass pass = Plan(s);
-  ASSERT_EQ(pass.decisions.resizes.size(), 1u);
-  EXPECT_EQ(pass.decisions.resizes[0].ranks.size(), 5u);
-  EXPECT_THAT(pass.decisions.resizes[0].reason.message, HasSubstr("job a of priority 0 waits"));
-  EXPECT_TRUE(Entry(pass, "uid-a").awaited);
-  EXPECT_THAT(Describe(s.snapshot, PlannerOptions{}, "uid-a").reason.message,
-              HasSubstr("comes free as jobs of its project leave or get fewer slots"));
-  // It is on its way: nothing more is asked of anybody.
-  for (JobRecord& job : s.snapshot.jobs) {
-    if (job.uid != "uid-e") continue;
-    job = ResizeJob(job, pass.decisions.resizes[0].ranks, false, pass.decisions.resizes[0].reason,
-                    absl::Minutes(1), TestNow())
-              .job;
-  }
-  pass = Plan(s);
-  EXPECT_THAT(pass.decisions.resizes, IsEmpty());
-  EXPECT_THAT(Placed(pass), IsEmpty());
-  EXPECT_TRUE(Entry(pass, "uid-a").awaited);
-}
-
-TEST(Planner, AJobOfHigherPriorityKeepsWhatItHasOfTheLimit) {
-  Snapshots s;
-  s.Node({.name = "n", .cpu = 16});
-  s.Running({.id = "e", .priority = 1, .most_slots = 4, .project = "vision"}, "n", {0, 1, 2, 3});
-  s.snapshot.slot_limits["vision"] = 4;
-  s.Queued({.id = "a", .project = "vision"});
-  EXPECT_THAT(Plan(s).decisions.resizes, IsEmpty());
-}
-
-TEST(Planner, ALimitOfZeroHoldsAProjectBackAndWhatRunsRunsOn) {
-  Snapshots s = Limited(0, 2);
-  s.Queued({.id = "q", .project = "vision"});
-  const Pass pass = Plan(s);
-  EXPECT_THAT(Placed(pass), IsEmpty());
-  EXPECT_TRUE(pass.decisions.suspensions.empty());
 }
 
 TEST(Planner, BackoffIsRespectedAndWakesAtItsEnd) {
@@ -327,7 +188,7 @@ TEST(Planner, BackoffIsRespectedAndWakesAtItsEnd) {
   s.Node({.name = "n", .cpu = 1, .lease_left = absl::Hours(1)}).Queued({.id = "a"});
   s.snapshot.jobs[0].not_before = TestNow() + absl::Seconds(7);
   s.snapshot.jobs[0].restarts = 2;
-  const Pass pass = Plan(s);
+  const Pass pass = PassOver(s);
   EXPECT_TRUE(pass.decisions.placements.empty());
   EXPECT_EQ(pass.queue[0].reason.code, reason::kBackoff);
   EXPECT_THAT(pass.queue[0].reason.message, HasSubstr("restart 2 of at most 5"));
@@ -339,21 +200,21 @@ TEST(Planner, JobInBackoffLetsOthersPass) {
   Snapshots s;
   s.Node({.name = "n", .cpu = 1}).Queued({.id = "a", .age_seconds = 9}).Queued({.id = "b"});
   s.snapshot.jobs[0].not_before = TestNow() + absl::Seconds(1);
-  EXPECT_THAT(Placed(Plan(s)), ElementsAre("uid-b"));
+  EXPECT_THAT(PlacedIn(PassOver(s)), ElementsAre("uid-b"));
 }
 
 TEST(Planner, NodeIsLostOnlyAfterLeaseAndMargin) {
   Snapshots s;
   s.Node({.name = "n", .cpu = 1, .lease_left = absl::Seconds(-1)});
-  EXPECT_TRUE(Plan(s).decisions.lost_nodes.empty());
-  EXPECT_EQ(Plan(s).next, TestNow() + absl::Seconds(1));
+  EXPECT_TRUE(PassOver(s).decisions.lost_nodes.empty());
+  EXPECT_EQ(PassOver(s).next, TestNow() + absl::Seconds(1));
   s.snapshot.nodes[0].lease_end = TestNow() - absl::Seconds(2);
   s.snapshot.nodes[0].beat = 7;
-  ASSERT_EQ(Plan(s).decisions.lost_nodes.size(), 1u);
-  EXPECT_EQ(Plan(s).decisions.lost_nodes[0].name, "n");
-  EXPECT_EQ(Plan(s).decisions.lost_nodes[0].beat, 7);
+  ASSERT_EQ(PassOver(s).decisions.lost_nodes.size(), 1u);
+  EXPECT_EQ(PassOver(s).decisions.lost_nodes[0].name, "n");
+  EXPECT_EQ(PassOver(s).decisions.lost_nodes[0].beat, 7);
   s.snapshot.nodes[0].reachable = false;
-  EXPECT_TRUE(Plan(s).decisions.lost_nodes.empty()) << "a node is lost once";
+  EXPECT_TRUE(PassOver(s).decisions.lost_nodes.empty()) << "a node is lost once";
 }
 
 TEST(Planner, NodeWithAFullDiskTakesNothingAndSaysWhatToFree) {
@@ -363,10 +224,10 @@ TEST(Planner, NodeWithAFullDiskTakesNothingAndSaysWhatToFree) {
   s.snapshot.nodes[0].report.disk_free_bytes = int64_t{3} << 20;
   s.snapshot.nodes[1].report.disk_free_bytes = int64_t{1} << 40;
   s.Queued({.id = "a"});
-  ASSERT_EQ(Plan(s).decisions.placements.size(), 1u);
-  EXPECT_EQ(Plan(s).decisions.placements[0].ranks[0].node, "other");
+  ASSERT_EQ(PassOver(s).decisions.placements.size(), 1u);
+  EXPECT_EQ(PassOver(s).decisions.placements[0].ranks[0].node, "other");
   s.snapshot.nodes.pop_back();
-  EXPECT_TRUE(Plan(s).decisions.placements.empty());
+  EXPECT_TRUE(PassOver(s).decisions.placements.empty());
   const Description description = Describe(s.snapshot, {}, "uid-a");
   EXPECT_THAT(description.reason.message,
               AllOf(HasSubstr("1 cordoned: nodes/full, its disk is full: 3.0 MiB are free"),
@@ -378,25 +239,25 @@ TEST(Planner, JobThatHasNotBegunLeavesANodeWhoseDiskIsFull) {
   s.Node({.name = "full", .cpu = 2});
   s.snapshot.nodes[0].report.disk_free_bytes = 0;
   s.Running({.id = "a"}, "full", {0});
-  EXPECT_TRUE(Plan(s).decisions.suspensions.empty()) << "what runs goes on";
+  EXPECT_TRUE(PassOver(s).decisions.suspensions.empty()) << "what runs goes on";
   s.snapshot.jobs[0].state = JobState::kStarting;
   s.snapshot.attempts[0].ranks[0].state = RankState::kAssigned;
-  ASSERT_EQ(Plan(s).decisions.suspensions.size(), 1u);
-  EXPECT_EQ(Plan(s).decisions.suspensions[0].reason.code, reason::kNodeCordoned);
+  ASSERT_EQ(PassOver(s).decisions.suspensions.size(), 1u);
+  EXPECT_EQ(PassOver(s).decisions.suspensions[0].reason.code, reason::kNodeCordoned);
 }
 
 TEST(Planner, NodeWithoutLeaseTakesNothingEvenBeforeItIsLost) {
   Snapshots s;
   s.Node({.name = "n", .cpu = 1, .lease_left = absl::Seconds(-1)}).Queued({.id = "a"});
-  EXPECT_TRUE(Plan(s).decisions.placements.empty());
+  EXPECT_TRUE(PassOver(s).decisions.placements.empty());
   EXPECT_THAT(Describe(s.snapshot, PlannerOptions{}, "uid-a").reason.message, HasSubstr("1 away"));
 }
 
 TEST(Planner, DrainingNodeTakesNothingAndItsJobsAreSuspended) {
-  const Pass pass = Plan(Snapshots()
-                             .Node({.name = "n", .cpu = 2, .draining = true})
-                             .Running({.id = "r"}, "n", {0})
-                             .Queued({.id = "a"}));
+  const Pass pass = PassOver(Snapshots()
+                                 .Node({.name = "n", .cpu = 2, .draining = true})
+                                 .Running({.id = "r"}, "n", {0})
+                                 .Queued({.id = "a"}));
   EXPECT_TRUE(pass.decisions.placements.empty());
   ASSERT_EQ(pass.decisions.suspensions.size(), 1u);
   EXPECT_EQ(pass.decisions.suspensions[0].job_uid, "uid-r");
@@ -409,7 +270,7 @@ TEST(Planner, LeavingNodeTakesNothingAndItsJobsGetTheTimeThatItHas) {
   s.Node({.name = "n", .cpu = 2, .leaves_in = absl::Seconds(20)})
       .Running({.id = "r"}, "n", {0})
       .Queued({.id = "a"});
-  const Pass pass = Plan(s);
+  const Pass pass = PassOver(s);
   EXPECT_TRUE(pass.decisions.placements.empty());
   ASSERT_EQ(pass.decisions.suspensions.size(), 1u);
   EXPECT_EQ(pass.decisions.suspensions[0].grace, absl::Seconds(20));
@@ -417,9 +278,9 @@ TEST(Planner, LeavingNodeTakesNothingAndItsJobsGetTheTimeThatItHas) {
   EXPECT_THAT(Describe(s.snapshot, PlannerOptions{}, "uid-a").reason.message,
               HasSubstr("1 draining or leaving"));
   s.snapshot.nodes[0].leave_time = TestNow() + absl::Hours(5);
-  EXPECT_EQ(Plan(s).decisions.suspensions[0].grace, PlannerOptions().drain_grace);
+  EXPECT_EQ(PassOver(s).decisions.suspensions[0].grace, PlannerOptions().drain_grace);
   s.snapshot.nodes[0].leave_time = TestNow() - absl::Seconds(5);
-  EXPECT_EQ(Plan(s).decisions.suspensions[0].grace, absl::ZeroDuration());
+  EXPECT_EQ(PassOver(s).decisions.suspensions[0].grace, absl::ZeroDuration());
 }
 
 TEST(Planner, SuspendingJobIsNotSuspendedAgain) {
@@ -427,11 +288,11 @@ TEST(Planner, SuspendingJobIsNotSuspendedAgain) {
   s.Node({.name = "n", .cpu = 2, .draining = true})
       .Running({.id = "r"}, "n", {0}, JobState::kSuspending);
   s.snapshot.jobs[0].suspend_deadline = TestNow() + absl::Seconds(3);
-  EXPECT_TRUE(Plan(s).decisions.suspensions.empty());
-  EXPECT_EQ(Plan(s).next, TestNow() + absl::Seconds(3));
-  EXPECT_FALSE(Plan(s).suspension_overdue);
+  EXPECT_TRUE(PassOver(s).decisions.suspensions.empty());
+  EXPECT_EQ(PassOver(s).next, TestNow() + absl::Seconds(3));
+  EXPECT_FALSE(PassOver(s).suspension_overdue);
   s.snapshot.jobs[0].suspend_deadline = TestNow();
-  EXPECT_TRUE(Plan(s).suspension_overdue);
+  EXPECT_TRUE(PassOver(s).suspension_overdue);
 }
 
 TEST(Planner, SlotOfARankThatIsNotGoneIsNotFree) {
@@ -439,9 +300,9 @@ TEST(Planner, SlotOfARankThatIsNotGoneIsNotFree) {
   s.Node({.name = "n", .cpu = 1})
       .Running({.id = "r"}, "n", {0}, JobState::kCancelling)
       .Queued({.id = "a"});
-  EXPECT_TRUE(Plan(s).decisions.placements.empty());
+  EXPECT_TRUE(PassOver(s).decisions.placements.empty());
   s.snapshot.attempts[0].ranks[0].state = RankState::kGone;
-  EXPECT_THAT(Placed(Plan(s)), ElementsAre("uid-a"));
+  EXPECT_THAT(PlacedIn(PassOver(s)), ElementsAre("uid-a"));
 }
 
 TEST(Planner, SlotOfALostRankIsTakenWhileItsMachineIsInTheSameBoot) {
@@ -451,9 +312,9 @@ TEST(Planner, SlotOfALostRankIsTakenWhileItsMachineIsInTheSameBoot) {
   node.instance = "boot-1:0:1:";
   node.lost_ranks = {
       {.id = {"uid-ended", 3, 0}, .claim = {"other", "boot-1:0:2:", "x"}, .slots = {0}}};
-  EXPECT_THAT(Placed(Plan(s)), IsEmpty());
+  EXPECT_THAT(PlacedIn(PassOver(s)), IsEmpty());
   node.instance = "boot-2:0:1:";
-  EXPECT_THAT(Placed(Plan(s)), ElementsAre("uid-a"));
+  EXPECT_THAT(PlacedIn(PassOver(s)), ElementsAre("uid-a"));
 }
 
 TEST(Planner, CancelledJobWaitsForItsLostRanksUntilTheyCannotLive) {
@@ -461,25 +322,25 @@ TEST(Planner, CancelledJobWaitsForItsLostRanksUntilTheyCannotLive) {
   s.Node({.name = "n", .cpu = 2}).Running({.id = "r"}, "n", {0}, JobState::kCancelling);
   RankRecord& rank = s.snapshot.attempts[0].ranks[0];
   const PlannerOptions options;
-  EXPECT_THAT(Plan(s).decisions.overdue_cancels, IsEmpty()) << "it is told to stop";
+  EXPECT_THAT(PassOver(s).decisions.overdue_cancels, IsEmpty()) << "it is told to stop";
   rank.state = RankState::kLost;
   rank.gone_time = TestNow() - options.orphan_limit;
-  EXPECT_THAT(Plan(s).decisions.overdue_cancels, IsEmpty());
+  EXPECT_THAT(PassOver(s).decisions.overdue_cancels, IsEmpty());
   rank.gone_time = TestNow() - options.orphan_limit - kOrphanMargin;
-  ASSERT_EQ(Plan(s).decisions.overdue_cancels.size(), 1u);
-  EXPECT_EQ(Plan(s).decisions.overdue_cancels[0].job_uid, "uid-r");
+  ASSERT_EQ(PassOver(s).decisions.overdue_cancels.size(), 1u);
+  EXPECT_EQ(PassOver(s).decisions.overdue_cancels[0].job_uid, "uid-r");
   // A lost rank of an earlier attempt counts as well.
   s.snapshot.nodes[0].lost_ranks = {{.id = {"uid-r", 1, 0}, .slots = {1}, .time = TestNow()}};
-  EXPECT_THAT(Plan(s).decisions.overdue_cancels, IsEmpty());
+  EXPECT_THAT(PassOver(s).decisions.overdue_cancels, IsEmpty());
 }
 
 TEST(Planner, UnchangedReasonIsNotWrittenAgain) {
   Snapshots s;
   s.Node({.name = "n", .cpu = 1}).Running({.id = "r"}, "n", {0}).Queued({.id = "a"});
-  const Pass first = Plan(s);
+  const Pass first = PassOver(s);
   ASSERT_EQ(first.decisions.reasons.size(), 1u);
   s.snapshot.jobs[1].reason = first.decisions.reasons[0].reason;
-  EXPECT_TRUE(Plan(s).decisions.reasons.empty());
+  EXPECT_TRUE(PassOver(s).decisions.reasons.empty());
 }
 
 TEST(Planner, AnyDevicePrefersCudaAndTakesCpuWhenThatIsFree) {
@@ -487,7 +348,7 @@ TEST(Planner, AnyDevicePrefersCudaAndTakesCpuWhenThatIsFree) {
   s.Node({.name = "n", .cpu = 1, .cuda = 1})
       .Queued({.id = "a", .age_seconds = 9})
       .Queued({.id = "b"});
-  const Pass pass = Plan(s);
+  const Pass pass = PassOver(s);
   ASSERT_EQ(pass.decisions.placements.size(), 2u);
   EXPECT_THAT(pass.decisions.placements[0].ranks[0].slots, ElementsAre(1));
   EXPECT_THAT(pass.decisions.placements[1].ranks[0].slots, ElementsAre(0));
@@ -509,26 +370,6 @@ TEST(Explain, SaysPositionWhoIsAheadAndWhyPerNode) {
   EXPECT_EQ(why.details[0], "nodes/n: 1 of 2 fitting slots free");
   EXPECT_THAT(why.details[1], HasSubstr("nodes/m: away"));
   EXPECT_FALSE(why.suggestions.empty());
-}
-
-TEST(Explain, SaysThatALimitKeepsAJobWaitingOrFromGrowing) {
-  Snapshots s;
-  s.Node({.name = "n", .cpu = 8});
-  s.Running({.id = "e", .most_slots = 4, .project = "vision"}, "n", {0, 1});
-  s.Queued({.id = "gang", .slots = 3, .project = "vision"});
-  s.snapshot.slot_limits["vision"] = 2;
-  const Explanation grows =
-      Explain(s.snapshot.jobs[0], s.snapshot.attempts, s.snapshot, PlannerOptions{});
-  EXPECT_THAT(grows.details,
-              ::testing::Contains("takes no more slots while jobs of projects/vision "
-                                  "hold the 2 that they may together"));
-  const AcceptsSpec any = [](const v1::JobSpec&) { return true; };
-  const Explanation waits = Explain(s.snapshot.jobs[1], {}, s.snapshot, PlannerOptions{}, any);
-  EXPECT_EQ(waits.reason.code, reason::kProjectLimit);
-  EXPECT_THAT(
-      waits.suggestions,
-      ElementsAre("ask for at most 2 slots (resources.min_slots)",
-                  "an admin may raise the limit (trainyard admin project set --max-slots)"));
 }
 
 TEST(Explain, TellsOnHowManySlotsAGangWouldStartNow) {
@@ -553,9 +394,9 @@ TEST(Explain, TellsOnHowManySlotsAGangWouldStartNow) {
   EXPECT_THAT(reason(), HasSubstr("(parallel.logical_ranks 16 keeps"));
   // What it says is true: the planner places it.
   s.snapshot.jobs[2].min_slots = s.snapshot.jobs[2].max_slots = 5;
-  EXPECT_THAT(Placed(Plan(s)), ElementsAre("uid-gang"));
+  EXPECT_THAT(PlacedIn(PassOver(s)), ElementsAre("uid-gang"));
   s.snapshot.jobs[2].min_slots = s.snapshot.jobs[2].max_slots = 6;
-  EXPECT_THAT(Placed(Plan(s)), IsEmpty());
+  EXPECT_THAT(PlacedIn(PassOver(s)), IsEmpty());
 }
 
 TEST(Explain, AGangOfMoreSlotsThanThereAreIsToldHowManyThereAre) {
@@ -591,7 +432,7 @@ TEST(Explain, WhatIsKeptForJobsAheadStartsNothing) {
 TEST(Planner, StoredReasonsSayNothingThatChangesWithPlacements) {
   Snapshots s;
   s.Node({.name = "n", .cpu = 4}).Running({.id = "r"}, "n", {0}).Queued({.id = "gang", .slots = 4});
-  const Pass pass = Plan(s);
+  const Pass pass = PassOver(s);
   ASSERT_EQ(pass.decisions.reasons.size(), 1u);
   EXPECT_EQ(pass.decisions.reasons[0].reason.message.find("would start"), std::string::npos);
 }

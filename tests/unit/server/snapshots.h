@@ -2,6 +2,8 @@
 
 // Snapshots for tests of the planner, written short.
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -112,5 +114,21 @@ struct Snapshots {
 };
 
 inline Pass PassOver(const Snapshots& s) { return PlanPass(s.snapshot, PlannerOptions{}); }
+
+// Uids of the jobs that the pass places, in order.
+inline std::vector<std::string> PlacedIn(const Pass& pass) {
+  std::vector<std::string> uids;
+  for (const Placement& placement : pass.decisions.placements) uids.push_back(placement.job_uid);
+  return uids;
+}
+
+// What the pass found of a job that waits.
+inline QueuedJob EntryIn(const Pass& pass, const std::string& uid) {
+  for (const QueuedJob& entry : pass.queue) {
+    if (entry.uid == uid) return entry;
+  }
+  ADD_FAILURE() << uid << " is not in the queue";
+  return {};
+}
 
 }  // namespace trainyard
